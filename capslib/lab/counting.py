@@ -5,36 +5,22 @@ The step runs on torch's ``meta`` device, where tensors have shapes and no numbe
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from capslib.recipes import BaseRecipe, new_network
-from capslib.routing import use_path
+from capslib.routing import Routing, use_path
 from capslib.training import Examples
 
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward")
 """Operations that a compiler leaves alone; it fuses what stands between them."""
 NO_WORK = ("detach", "lift_fresh", "_unsafe_view", "empty", "empty_like", "empty_strided")
 """Operations that move no bytes, beside views."""
-
-
-class StepCount(NamedTuple):
-    """What a training step does if every operation reads and writes memory by itself.
-
-    ``product_bytes`` and ``product_launches`` are the part of matrix products, convolutions and
-    the optimizer, which no compiler fuses with its neighbours.
-    """
-
-    flops: int
-    bytes: int
-    product_bytes: int
-    launches: int
-    product_launches: int
 
 
 class Traffic(TorchDispatchMode):
@@ -75,8 +61,14 @@ def bytes_of(tensor: Tensor) -> int:
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-def count_step(recipe: BaseRecipe) -> StepCount:
-    """Return what one training step of a recipe does: forward, backward and optimizer."""
+def count_step(recipe: BaseRecipe) -> dict[str, int]:
+    """Return what one training step of a recipe does: forward, backward and optimizer.
+
+    ``bytes`` and ``launches`` are those of operations that all read and write memory by
+    themselves; ``product_bytes`` and ``product_launches`` those of matrix products,
+    convolutions and the optimizer alone, which no compiler fuses with their neighbours.
+    ``fuses`` is 1 if the network has a routing that a long training compiles.
+    """
     meta = torch.device("meta")
     shape = recipe.input_shape
     with meta:
@@ -90,10 +82,19 @@ def count_step(recipe: BaseRecipe) -> StepCount:
         objective(network, Examples(inputs, labels))["loss"].backward()
     with Traffic(products=None) as update:
         optimizer.step()
-    return StepCount(
-        arithmetic.get_total_flops(),
-        step.bytes + update.bytes,
-        step.product_bytes + update.bytes,
-        step.launches + update.launches,
-        step.product_launches + update.launches,
-    )
+    return {
+        "flops": arithmetic.get_total_flops(),
+        "bytes": step.bytes + update.bytes,
+        "product_bytes": step.product_bytes + update.bytes,
+        "launches": step.launches + update.launches,
+        "product_launches": step.product_launches + update.launches,
+        "fuses": int(any(map(compilable, network.modules()))),
+    }
+
+
+def compilable(module: nn.Module) -> bool:
+    """Return whether a module is a routing that can be compiled where a compiler works."""
+    if not isinstance(module, Routing):
+        return False
+    has_core = getattr(type(module).function, "core", None) is not None
+    return has_core and not list(module.children())

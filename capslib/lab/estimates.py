@@ -8,7 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from capslib import papers
 from capslib.config import hash_of
@@ -18,9 +18,6 @@ from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
 from capslib.papers.experiment import Scale, Trial
 from capslib.recipes import BaseRecipe
-
-if TYPE_CHECKING:
-    from capslib.lab.counting import StepCount
 
 
 class Machine(NamedTuple):
@@ -59,7 +56,7 @@ NOT_OF_A_STEP = {
 BY_RECORDS = "records of the same step"
 BY_OTHERS = "records of the same step in other experiments"
 BY_REHEARSAL = "a rehearsal of the same step"
-BY_PACE = "counted work, at the pace of records of the network in other sizes"
+BY_PACE = "counted work at the pace of the network in other sizes"
 BY_WORK = "counted work alone"
 NOT_MEASURED = (BY_PACE, BY_WORK)
 """What an estimate rests on where no such step was measured."""
@@ -200,7 +197,20 @@ def _work(recipes: tuple[BaseRecipe, ...]) -> Work:
     return Work(sum(recipe.steps for recipe in recipes), flops)
 
 
-_counted: dict[str, StepCount] = {}
+class StepCount(NamedTuple):
+    """What a training step does, as :func:`capslib.lab.counting.count_step` counts it."""
+
+    flops: int
+    bytes: int
+    product_bytes: int
+    launches: int
+    product_launches: int
+    fuses: int
+
+
+COUNTING = "capslib.lab.counting"
+"""The module that counts, which needs torch."""
+_counted: dict[str, dict[str, int]] = {}
 
 
 def counted(recipe: BaseRecipe) -> StepCount:
@@ -210,26 +220,26 @@ def counted(recipe: BaseRecipe) -> StepCount:
     """
     name = step_name(recipe)
     if name not in _counted:
+        code = [code_hash(module) for module in (type(recipe).__module__, COUNTING)]
         try:
-            count = _kept_count()
-            _counted[name] = count(recipe, name, code_hash(type(recipe).__module__))
+            _counted[name] = _kept_count()(recipe, name, code)
         except (UserError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
             data = getattr(recipe, "data", None) or "its data"
             raise UserError(
                 f"{recipe.network}, {recipe.routing} routing and {data} do not go together: "
                 f"{error}"
             ) from error
-    return _counted[name]
+    return StepCount(**_counted[name])
 
 
-def _count(recipe: BaseRecipe, name: str, code: str) -> StepCount:
+def _count(recipe: BaseRecipe, name: str, code: list[str]) -> dict[str, int]:
     from capslib.lab.counting import count_step
 
     return count_step(recipe)
 
 
 @functools.cache
-def _kept_count() -> Callable[[BaseRecipe, str, str], StepCount]:
+def _kept_count() -> Callable[[BaseRecipe, str, list[str]], dict[str, int]]:
     """Return the count that the user's cache keeps until a step or its code changes.
 
     Where the cache cannot be written, every process counts anew.
@@ -278,7 +288,7 @@ def roofline(recipes: Iterable[BaseRecipe], machine: Machine) -> Roofline:
     for recipe in recipes:
         count, steps = counted(recipe), recipe.steps
         moved, launched = count.bytes, count.launches
-        if compiles(recipe):
+        if count.fuses and is_long(recipe):
             moved = count.product_bytes + FUSED * (moved - count.product_bytes)
             launched = count.product_launches + FUSED * (launched - count.product_launches)
         arithmetic += steps * count.flops / machine.flops
@@ -287,7 +297,7 @@ def roofline(recipes: Iterable[BaseRecipe], machine: Machine) -> Roofline:
     return Roofline(arithmetic, traffic, launches)
 
 
-def compiles(recipe: BaseRecipe) -> bool:
+def is_long(recipe: BaseRecipe) -> bool:
     """Return whether a training is long enough for ``torch.compile``."""
     from capslib.training import path_of
 

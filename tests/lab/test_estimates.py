@@ -30,6 +30,7 @@ from capslib.lab.estimates import (
     Estimate,
     Experience,
     Outlook,
+    StepCount,
     outlook,
     overlap,
     quartiles,
@@ -173,10 +174,24 @@ def test_traffic_is_what_operations_read_and_write():
 
 def test_a_step_counts_the_flops_of_its_recipe_and_its_optimizer(trial):
     (recipe,) = estimates.recipes(trial)
-    count = count_step(recipe)
+    count = StepCount(**count_step(recipe))
     assert count.flops == flops(recipe)
     assert 0 < count.product_bytes < count.bytes
     assert 0 < count.product_launches < count.launches
+
+
+@pytest.mark.parametrize(
+    ("stem", "experiment", "arm", "fuses"),
+    [
+        ("learned_routing", "errors", "toys/em", True),
+        ("learned_routing", "errors", "toys/connectionist", False),
+        ("em_routing", "test_error", "cnn", False),
+    ],
+)
+def test_only_a_routing_with_a_core_is_compiled(stem, experiment, arm, fuses):
+    trial, *_ = papers.experiments(stem)[experiment].trials("smoke", where={"arm": arm})
+    (recipe,) = estimates.recipes(trial)
+    assert bool(count_step(recipe)["fuses"]) is fuses
 
 
 def test_estimates_grow_with_what_a_training_does():
@@ -244,7 +259,7 @@ def test_the_networks_that_a_card_measured_lie_within_two_of_their_count():
     assert row.within_two
 
 
-@pytest.mark.parametrize("stem", ["em_routing", "negation_limitation", "sparse_unsupervised"])
+@pytest.mark.parametrize("stem", ["em_routing", "sparse_unsupervised"])
 def test_most_measured_steps_lie_within_two_of_what_others_tell(stem):
     """On one core; each step against the records of all others. What shared a machine with
     other work does not.
