@@ -159,7 +159,7 @@ compare(
 #
 # Capsules are said to generalise to new positions and poses. The networks train on upright, centred images, without augmentation. Then test images are shifted, turned or made smaller.
 
-# %% mystnb={"figure": {"caption": "Which network withstands changes that training never saw? Accuracy on 2000 test images.", "name": "fig-wr-unseen"}, "image": {"alt": "Accuracy of each network on test images that are shifted by four pixels, turned by thirty degrees, or made smaller by a quarter; a row of panels for each data set."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which network withstands changes that training never saw? Accuracy on 2,000 test images.", "name": "fig-wr-unseen"}, "image": {"alt": "Accuracy of each network on test images that are shifted by four pixels, turned by thirty degrees, or made smaller by a quarter; a row of panels for each data set."}} tags=["hide-input"]
 compare(
     {
         "shifted 4 pixels (%)": ("shifted_4_accuracy", "steps"),
@@ -189,7 +189,7 @@ compare(
 # Couplings that stay uniform are no routing. Their distance from uniform is the share that lies elsewhere: 0 if all competitors get the same, and nearly 1 if one gets all.
 # {doc}`Negation and bias <papers/negation_limitation>` asks a second question: does a network tell an image from its negative?
 
-# %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2000 test images.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
 compare(
     {
         "distance from uniform (%)": ("coupling_distance", "steps"),
@@ -200,7 +200,7 @@ compare(
 # %% [markdown]
 # ## The protocol
 #
-# It stood before the runs. One exception: after rehearsals of at most 1000 steps we lowered $\varepsilon$, because hardly a smallNORB image survived.
+# It stood before the runs. One exception: after rehearsals of at most 1,000 steps we lowered $\varepsilon$, because hardly a smallNORB image survived.
 #
 # * **Network.** A convolution, primary capsules, and one capsule for each class, without a decoder. Each routing has its own defaults. *No routing* is one iteration of dynamic routing, whose couplings are uniform.
 # * **Data.** MNIST, Fashion-MNIST, and smallNORB at 32 × 32 pixels, each image standardised. Some training images are held out; of smallNORB one instance of each class.

@@ -10,7 +10,7 @@ from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib.config import matches
-from capslib.lab.ledger import plural, raised
+from capslib.lab.ledger import grouped, plural, raised
 from capslib.lab.ledger.deviations import deviations_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
@@ -250,7 +250,7 @@ def text(value: object) -> str:
         return raised(f"{value:zg}")
     if isinstance(value, list | tuple):
         return " · ".join(map(text, value))
-    return str(value)
+    return grouped(str(value))
 
 
 def plain(text: str) -> str:

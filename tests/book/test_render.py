@@ -247,7 +247,7 @@ def test_the_bar_of_a_path_is_as_long_as_its_share_of_the_slowest():
         "width: 0.25%",
     ]
     labels = [row.select("span")[-1].text for row in page.select(".bars-row")]
-    assert labels == ["3400 ms", "850 ms", "8.5 ms"]
+    assert labels == ["3,400 ms", "850 ms", "8.5 ms"]
 
 
 MODULE = '''import functools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import Counter
 from contextlib import suppress
@@ -92,6 +93,23 @@ def test_every_page_has_a_preview_for_sites_that_link_to_it(site, pages):
         published, _, file = address.partition("_images/")
         assert re.fullmatch(r"https://[\w-]+\.github\.io/[\w-]+/", published)
         assert (site / "_images" / file).is_file()
+
+
+THOUSANDS_WITHOUT_COMMAS = re.compile(
+    r"(?<![\d.])\d{1,3}(?:[\u00a0\u2009\u202f]\d{3})+(?!\d)"  # in groups with blanks
+    r"|(?<![\w.,:/#\[-])\d{5,}(?![\w./-])"  # not in groups
+)
+
+
+def test_the_book_writes_thousands_in_one_way(pages):
+    for path, page in pages.items():
+        article = copy.copy(page.select_one("article.bd-article"))
+        if not article:
+            continue
+        for element in article.select("script, style, pre, code, .math, .sig"):
+            element.decompose()
+        wrong = THOUSANDS_WITHOUT_COMMAS.findall(article.get_text(" "))
+        assert not wrong, (path, wrong[:5])
 
 
 def test_no_chapter_warns_its_readers(chapters):

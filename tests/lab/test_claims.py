@@ -60,10 +60,10 @@ def test_records_in_a_store_become_verdicts_tables_and_json(store, add_records):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(-12345, "−12 345"), (1024, "1024"), (12.345, "12.35"), (-6.14523e-05, "−6.145·10⁻⁵")],
+    [(-12345, "−12,345"), (1024, "1,024"), (12.345, "12.35"), (-6.14523e-05, "−6.145·10⁻⁵")],
 )
 def test_numbers_are_written_for_readers(value, text):
-    assert number(value) == text.replace(" ", "\N{NO-BREAK SPACE}")
+    assert number(value) == text
 
 
 @pytest.mark.parametrize("selection", [{"seeds": [999]}, {"change": {"epochs": 1}}])

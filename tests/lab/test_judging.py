@@ -569,7 +569,7 @@ def test_a_theorem_has_to_hold_at_both_scales_and_what_both_drew_alike_counts_on
 def test_a_count_that_is_off_by_nothing_shows_the_papers_number():
     count = number(1113, kind="property", unit="count")
     verdict = judge(count, at_most(0), violations(0))
-    assert our_value(verdict) == "1113"
+    assert our_value(verdict) == "1,113"
     verdict = judge(THEOREM, at_most(0), violations(0))
     assert our_value(verdict) == "no exception"
 

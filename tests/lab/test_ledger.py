@@ -58,7 +58,7 @@ def test_a_paper_has_claims_and_letters_of_its_own(stem):
         ("SP-T1-affnist-a", "90.12"),
         ("LR-T3-conn-mnist", "0.53"),
         ("INQ-T2-kmnist-1pct-npp", "0.9316 ± 0.0247"),
-        ("INQ-T1-nevus", "6705"),
+        ("INQ-T1-nevus", "6,705"),
     ],
 )
 def test_spot_values(name, printed):

@@ -59,7 +59,7 @@ def rounded(value: float, decimals: int | None = None) -> str:
     ``decimals`` rounds it like another number instead.
 
     >>> rounded(19.632), rounded(0.9), rounded(-60431), rounded(0.00006104)
-    ('19.6', '0.900', '−60 431', '6.10·10⁻⁵')
+    ('19.6', '0.900', '−60,431', '6.10·10⁻⁵')
     """
     if value < 0:
         return f"−{rounded(-value, decimals)}"
@@ -161,7 +161,7 @@ def count(book: Book, target: str, paper: str) -> str:
             totals.setdefault(status, number)
     if kind not in totals:
         raise UserError(f"cannot count {target!r}")
-    return str(totals[kind])
+    return grouped(str(totals[kind]))
 
 
 def _verdict(book: Book, claim: str) -> Verdict:

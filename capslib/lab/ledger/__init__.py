@@ -10,7 +10,7 @@ AUROC, average precision            0.02, and at most half the distance from the
                                     to 1
 exact counts                        0 (kind ``property``: one count decides, no seeds needed)
 numbers of parameters, rounded      one unit of the last printed digit (the papers cut off:
-                                    68 618 is printed as 68K)
+                                    68,618 is printed as 68K)
 factors, orders of magnitude        0.5 (printed as whole numbers)
 relative reduction of errors        5 points (a tolerance of 0.3 points in a small error moves
                                     the ratio by more)
@@ -96,13 +96,11 @@ COLUMNS = tuple(name for name in Claim.model_fields if name not in ("paper", "pr
 
 
 def grouped(digits: str) -> str:
-    """Group the digits of a whole number in threes from five digits on: ``316 650``.
+    """Group the digits of a whole number in threes: ``316,650``.
 
     Leaves any other text as it is.
     """
-    if not re.fullmatch(r"-?\d{5,}", digits):
-        return digits
-    return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}")
+    return f"{int(digits):,}" if re.fullmatch(r"-?\d+", digits) else digits
 
 
 def raised(text: str) -> str:
@@ -132,7 +130,7 @@ def number(value: float) -> str:
 
 def plural(n: int, word: str) -> str:
     """Return a number of things: ``1 seed``, ``3 seeds``."""
-    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+    return f"{n} {word}" if n == 1 else f"{n:,} {word}s"
 
 
 def span(interval: tuple[float, float]) -> str:
