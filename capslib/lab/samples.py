@@ -147,7 +147,7 @@ def _no_record(claim: Claim, check: Check, select: Select, runs: Runs, scale: Sc
     if len(select.names) > 1 and not reason:
         return f"No seed has a record of all {len(select.names)} arms of {_name(select)} yet."
     if reason:
-        where = f"paper scale; a reduced setting cannot tell: {reason}"
+        where = f"paper scale; small networks cannot tell: {reason}"
     elif runs.pick(claim.paper, select, "cpu", "paper"):
         where = f"{scale} scale, at which the other parts are judged"
     else:

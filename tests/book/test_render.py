@@ -12,6 +12,7 @@ from bs4 import BeautifulSoup
 from capsbook import benchmarks, evidence, folding, render, sources
 
 from capslib.lab import claims
+from capslib.lab.headlines import headlines
 from capslib.lab.ledger import ledger
 from capslib.lab.words import CAPSULES, GROUPS, NOT_RUN, REDUCED, STATUSES, Verdict
 from capslib.papers import PAPERS
@@ -182,6 +183,17 @@ def test_comparisons_count_each_interval_and_each_run_once():
     text = render.comparisons(verdicts)
     assert text.startswith("We made 2 comparisons from 3 runs and decided 1. About one")
     assert render.comparisons([]) == "No run is compared with anything yet."
+
+
+def test_a_headline_in_words_counts_the_parts_of_all_its_claims(verdict):
+    part = Verdict(CLAIM, "undecided", "", scale="cpu")
+    rows = {}
+    for claim in ("EM-W-2", "EM-W-3"):
+        rows[claim] = replace(part, claim=ledger()[claim], parts=(part, part))
+    (attacks,) = [headline for headline in headlines() if headline.id == "EM-H-attacks"]
+    assert render.all_parts(attacks, rows) == "all 4 parts are undecided"
+    (sign,) = [headline for headline in headlines() if headline.id == "NEG-H-sign"]
+    assert render.all_parts(sign, {CLAIM.id: verdict}) == "", "it has a number"
 
 
 BENCHMARK = dict(

@@ -390,7 +390,7 @@ def test_all_parts_of_a_claim_are_judged_at_one_scale():
 
 def test_a_claim_may_need_the_scale_of_the_paper():
     check = replace(YES, paper_scale_only="it counts steps")
-    reason = "a reduced setting cannot tell: it counts steps"
+    reason = "small networks cannot tell: it counts steps"
     verdict = order(check, cpu(GOOD))
     assert_says(verdict, "waiting", reason)
     verdict = order(check, REPLICATES)

@@ -31,6 +31,7 @@ from capslib.lab.words import (
     Verdict,
     count_text,
     counts,
+    tally,
 )
 from capslib.papers import PAPERS, STUDIES
 
@@ -134,9 +135,11 @@ KINDS = {
     CAPSULES: "networks of full size",
     BASELINES: "baselines of full size",
     REDUCED: "small networks",
-    EXACT: "theorems and counts",
+    EXACT: "tests of theorems and counts",
 }
 """What evidence of each group is, in a few words."""
+LABELS = {REDUCED: "small networks, or other data"}
+"""How pages name a group, where not by itself."""
 
 
 def kinds(verdicts: Sequence[Verdict]) -> str:
@@ -158,6 +161,17 @@ def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
     rows = rows_of(headline, verdicts)
     ran = [row for row in rows if row.group not in claims.UNJUDGED]
     return [*ran, *rows][0]
+
+
+def all_parts(headline: Headline, verdicts: Mapping[str, Verdict]) -> str:
+    """Return a tally of the parts of all claims of a headline; nothing if it has a number."""
+    if main_row(headline, verdicts).ours is not None:
+        return ""
+    parts: list[Verdict] = []
+    for row in rows_of(headline, verdicts):
+        if row.group not in claims.UNJUDGED:
+            parts += row.parts
+    return tally(parts) if parts else ""
 
 
 def schema_parts() -> dict[str, Mapping]:
@@ -182,6 +196,7 @@ def two_digits(value: float) -> str:
 
 
 CALLED = (
+    all_parts,
     alt_text,
     amount,
     brief,
@@ -210,6 +225,7 @@ TEMPLATES.globals.update(
     DOUBT=DOUBT,
     FOLD=FOLD,
     GROUPS=GROUPS,
+    LABELS=LABELS,
     NONE_TRAINED=NONE_TRAINED,
     PAPERS=PAPERS,
     TITLES={stem: paper.title for stem, paper in PAPERS.items()} | dict(STUDIES),
