@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Not yet tested at full size. Small capsule networks with three iterations make more errors than a CNN of their size, but neither has learned enough to decide.
+# Not yet tested at full size. Small capsule networks with three iterations make more errors than a CNN of their size, but both are trained too briefly to decide. Against the paper, no single free energy falls at every update.
 # :::
 #
 # Hinton, Sabour and Frosst (2018) give every capsule a 4×4 pose and route by expectation maximisation.

@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Not yet tested at full size. Small networks leave open whether a learned routing errs as little as EM routing.
+# Not yet tested at full size. Small networks cannot tell yet whether a learned routing makes as few errors as EM routing.
 # :::
 #
 # Faria (2019) lets a capsule network learn its routing: as an LSTM that reads the votes, or as a kernel between votes and their mean.

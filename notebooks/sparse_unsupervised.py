@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Not yet tested at full size. Small sparse networks recognise affNIST if their classifier learns from it. With that classifier, supervised encodings and plain pixels do better.
+# Not yet tested at full size. Small sparse networks recognise affNIST if the classifier on top of them learns from affNIST. The same classifier does better on supervised encodings, and on raw pixels.
 # :::
 #
 # Rawlinson, Ahmed and Kowadlo (2018) train capsules without labels, and let only a few of them reconstruct each image.

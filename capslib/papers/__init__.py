@@ -54,9 +54,9 @@ PAPERS: Mapping[str, Paper] = Registry(
                 "Hinton, Sabour, Frosst",
                 2018,
                 "hinton2018",
-                "Routing by expectation maximisation between matrix capsules nearly halves "
-                "the error on smallNORB, generalises to novel viewpoints and resists "
-                "adversarial images better than a convolutional network.",
+                "Matrix capsules with EM routing nearly halve the error on smallNORB. They "
+                "generalise to new viewpoints, and resist adversarial images, better than a "
+                "convolutional network.",
                 {
                     "paper on OpenReview": "https://openreview.net/forum?id=HJWLfGWRb",
                     "official code": "https://github.com/google-research/google-research/tree/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em",
@@ -70,8 +70,8 @@ PAPERS: Mapping[str, Paper] = Registry(
                 "Peer, Stabinger, Rodríguez-Sánchez",
                 2021,
                 "peer2021",
-                "Without a bias term a capsule layer cannot tell an input from its negative, "
-                "which stops deep capsule networks from training; a bias repairs both.",
+                "Without a bias, capsule layers cannot tell an input from its negative, so "
+                "deep capsule networks do not train. With a bias they do.",
                 {
                     "paper": "https://doi.org/10.1016/j.patrec.2021.01.017",
                     "arXiv": "https://arxiv.org/abs/1905.08744",
@@ -86,8 +86,8 @@ PAPERS: Mapping[str, Paper] = Registry(
                 "Rawlinson, Ahmed, Kowadlo",
                 2018,
                 "rawlinson2018",
-                "Capsules trained without labels but with a sparsity rule generalise to "
-                "affine-transformed digits better than supervised ones.",
+                "Capsules trained without labels, but with a sparsity rule, generalise better "
+                "than supervised ones to affine-transformed digits (affNIST).",
                 {
                     "arXiv": "https://arxiv.org/abs/1804.06094",
                     "official code": "https://github.com/Cerenaut/sparse-unsupervised-capsules/tree/5b98fbb84408d566ae4ef0878008931a65832386",
@@ -115,8 +115,8 @@ PAPERS: Mapping[str, Paper] = Registry(
                 "Kirillov, Panov",
                 2022,
                 "kirillov2022",
-                "How unequally a capsule network spreads its couplings tells anomalies from "
-                "normal inputs better than its output does.",
+                "The inequality of a network's couplings, measured by Gini or Palma, tells "
+                "anomalies from normal inputs better than its output does.",
                 {
                     "paper": "https://doi.org/10.1038/s41598-022-17734-7",
                     "official code": "https://github.com/bakirillov/capsule_ad/tree/af07add40ff33c1a32606ca4c4a656a05cece360",
