@@ -84,13 +84,13 @@ def em_routing(
     torch.Size([8, 10, 16])
     """
     D = votes.shape[-1]
-    coupling = uniform(votes[..., 0], competition)  # [..., I, J]  R_ij
+    coupling = uniform(votes[..., 0], competition)  # [..., I, J]  c_ij
     mu = torch.zeros_like(votes[..., 0, :, :])  # [..., J, D]
     if bias is not None:  # means are those of votes without the bias: zero lies at −bias
         mu = mu - bias
     for iteration, lamda in enumerate(schedule(iterations, inverse_temperature)):
         # M-step
-        r = coupling * activation[..., None]  # [..., I, J]  R_ij a_i
+        r = coupling * activation[..., None]  # [..., I, J]  c_ij a_i
         mass = r.sum(dim=-2)  # [..., J]  m_j
         share = r / mass.clamp_min(MASS_FLOOR)[..., None, :]  # [..., I, J]
         mean = einsum(share, votes, "... i j, ... i j d -> ... j d")
