@@ -496,7 +496,7 @@ chapter.table(*names, names=names)
 #
 # * *RBA without a bias* agrees with the paper at every depth. Four and five layers stay near chance, after twice the training, too.
 # * *EM without a bias* agrees at five and six layers. With seven, one of three networks trains on MNIST, and two on Fashion-MNIST. Eight and nine stay near chance.
-#   On MNIST twice the training changes this for neither, though nine layers move by more than {ref}`our rule <statistics>` allows. On Fashion-MNIST no longer run exists, so both depths are undecided.
+#   On MNIST twice the training changes this for neither, though nine layers move by more than [our rule](/book/how_to_read.md#statistics) allows. On Fashion-MNIST no longer run exists, so both depths are undecided.
 # * *With a bias* all our networks train. For seven EM layers on MNIST and eight on Fashion-MNIST, the seeds differ too much for a verdict.
 #
 # These RBA and EM networks have the initial weights of the paper. {ref}`Other initial weights <negation-scale>` let deep networks train without a bias.
