@@ -39,8 +39,9 @@ RUN = """\
 # Runs trials at {scale} scale of: {stems}.
 # Needs Python 3.11 or newer with PyTorch, git, and no network.
 #
-#   sh run.sh --device cuda                  all trials that have no record
-#   sh run.sh --device cuda --max-steps 20   a rehearsal
+#   sh run.sh --device cuda --max-steps 20   rehearse
+#   sh run.sh --device cuda --budget 15m     run what decides most claims in that time
+#   sh run.sh --device cuda                  run all trials that have no record
 #
 # After a kill the same command goes on from the last checkpoints. Then bring this folder back:
 #
