@@ -62,6 +62,12 @@ def consensus(
     state that starts as None. Returns μ [D, ..., J], c and the last state. ``bias`` [J, D] is
     added to μ. Children are neighbours in memory, so every number of a vote is a row for all of
     them.
+
+    >>> def equal(mu, coupling, state):
+    ...     return torch.zeros_like(coupling), None
+    >>> votes = torch.tensor([[[1.0, 2.0, 6.0]]])  # one number, one parent, three children
+    >>> consensus(votes, equal, iterations=1, bias=None)[0]
+    tensor([[3.]])
     """
 
     def mean(coupling: Tensor) -> Tensor:
@@ -83,6 +89,10 @@ def kernel(votes: Tensor, mu: Tensor, mixture: Tensor, width: Tensor) -> Tensor:
 
     ``votes`` are [D, ..., J, I], ``mu`` is [D, ..., J]; ``mixture`` (logits) and ``width`` ℓ
     are [J, Q].
+
+    >>> votes, mu = torch.zeros(16, 1, 5), torch.zeros(16, 1)
+    >>> kernel(votes, mu, torch.zeros(1, 4), torch.ones(1, 4))  # nothing apart
+    tensor([[1., 1., 1., 1., 1.]])
     """
     distance = (votes - mu[..., None]).square().sum(dim=0)  # [..., J, I]  ‖μ − v‖²
     k = 0
@@ -105,6 +115,10 @@ def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) 
     """Return the logits of the couplings that minimise J for a fixed μ, eqs. (8) to (12).
 
     ``k`` and ``log_prior`` = ln a broadcast to [..., J, I]; the weights λ₁ and λ₂ are [J, 1].
+
+    >>> k, log_a = torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2)
+    >>> closed_form(k, log_a, torch.tensor([[0.5]]), torch.tensor([[0.0]])).softmax(-1)
+    tensor([[0.8808, 0.1192]])
     """
     return (k + lambda2 * log_prior) / total_weight(lambda1, lambda2)
 
@@ -136,6 +150,14 @@ def similarity_routing(
     ``theta`` [J, 3] belong to the activation, eq. (13). ``floor`` is added to activations
     before a logarithm. Without ``logistic`` the activation is a logit. Raises ValueError for
     less than one iteration, and for shapes that do not fit together.
+
+    >>> votes, activation = torch.randn(8, 100, 10, 16), torch.rand(8, 100)
+    >>> kernels = torch.zeros(10, 4), torch.ones(10, 4)
+    >>> result = similarity_routing(
+    ...     votes, activation, *kernels, torch.ones(10, 2), torch.ones(10, 3)
+    ... )
+    >>> result.pose.shape
+    torch.Size([8, 10, 16])
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
     log_a = (activation + floor).log()[..., None, :]  # [..., 1, I]
@@ -358,6 +380,14 @@ def lstm_cell(
     all I children of a parent. ``cell`` is the state before, or None at first. Code that a
     compiler or torch.func reads computes the formulas below; other code computes a faster form
     of them, which has a first derivative only.
+
+    >>> H, R, parents = 3, 10, 2
+    >>> weight, x = torch.zeros(4 * H, 5), torch.randn(5, R)
+    >>> hidden, cell = lstm_cell(
+    ...     torch.zeros(4 * H, R), torch.zeros(4 * H, parents), weight, x, None
+    ... )
+    >>> hidden.shape, cell.shape
+    (torch.Size([3, 10]), torch.Size([3, 10]))
     """
     if values_can_be_read():
         return _Cell.apply(constant, of_parent, weight, x, cell)
@@ -373,6 +403,9 @@ def perceptron(x: Tensor, layers: Layers) -> Tensor:
     """Return the output [R] of dense layers on ``x`` [features, R], with ReLU between them.
 
     The last layer has one unit.
+
+    >>> perceptron(torch.tensor([[1.0, 2.0]]), [(torch.tensor([[3.0]]), torch.zeros(1))])
+    tensor([3., 6.])
     """
     for number, (weight, bias) in enumerate(layers):
         if number > 0:
@@ -415,6 +448,12 @@ def connectionist_routing(
     (14). All pairs share them. With ``reads="released"``, g reads the cell state and f the
     hidden state. Without ``logistic`` the activation is a logit. Raises ValueError for less
     than one iteration, and for shapes that do not fit together.
+
+    >>> votes, activation = torch.randn(8, 100, 10, 16), torch.rand(8, 100)
+    >>> layer = torch.randn(1, 4), torch.zeros(1)  # of both perceptrons, for four units
+    >>> gates = torch.randn(16, 2 * 16 + 2 + 4), torch.zeros(16)
+    >>> connectionist_routing(votes, activation, *gates, [layer], [layer]).pose.shape
+    torch.Size([8, 10, 16])
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
     D, *shape = votes.shape  # shape: [..., J, I]
