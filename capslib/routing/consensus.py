@@ -105,6 +105,10 @@ def gaussians(mixture: Tensor, width: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return share and precision 1/2ℓ² of each of Q Gaussians, both [J, 1].
 
     ``mixture`` (logits) and ``width`` ℓ are [J, Q]. Shares of a parent sum to one.
+
+    >>> narrow, wide = gaussians(torch.zeros(1, 2), torch.tensor([[0.5, 1.0]]))
+    >>> [number.item() for number in narrow]
+    [0.5, 2.0]
     """
     precision = 0.5 / width.square().clamp_min(SMALLEST**2)  # [J, Q]
     share = mixture.softmax(dim=-1)  # [J, Q]
@@ -124,7 +128,11 @@ def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) 
 
 
 def total_weight(lambda1: Tensor, lambda2: Tensor) -> Tensor:
-    """Return λ₁ + λ₂, kept above zero."""
+    """Return λ₁ + λ₂, kept above zero.
+
+    >>> total_weight(torch.zeros(3, 1), torch.zeros(3, 1)).min().item() > 0
+    True
+    """
     return lambda1 + lambda2 + 1e-6
 
 
@@ -175,7 +183,14 @@ def similarity_routing(
 
 
 def activated(agreement: Tensor, prior: Tensor, theta: Tensor, logistic: bool) -> Tensor:
-    """Return activations [..., J] of Σ_i c_i k_i and Σ_i c_i ln a_i, or logits, eq. (13)."""
+    """Return activations [..., J] of Σ_i c_i k_i and Σ_i c_i ln a_i, or logits, eq. (13).
+
+    ``agreement`` and ``prior``, the two sums, are [..., J]; ``theta`` is [J, 3].
+
+    >>> theta = torch.tensor([[10.0, -5.0, 1.0]])
+    >>> activated(torch.ones(1), torch.zeros(1), theta, logistic=False)
+    tensor([5.])
+    """
     logit = theta[:, 0] * agreement + theta[:, 1] + theta[:, 2].abs() * prior
     return logit.sigmoid() if logistic else logit
 
