@@ -18,12 +18,11 @@
 #
 # Hinton, Sabour and Frosst (2018) give every capsule a 4×4 pose and route by expectation maximisation.
 # On smallNORB they err on {theirs}`EM-T1-iter3`; a convolutional network (CNN) with thirteen times the parameters errs on {theirs}`EM-T1-cnn`.
-# This CNN is the only network that we have trained at full size: it errs on {ours}`EM-T1-cnn`.
+# At full size we have trained only this CNN: it errs on {ours}`EM-T1-cnn`.
 # {ref}`Small capsule networks <reduced>` (25,098 parameters) err on {measured}`test_error:copy/main:test_error` with three iterations and on {measured}`test_error:copy/iterations_1:test_error` with one. A CNN of their size errs on {measured}`test_error:copy/small_cnn:test_error`.
 # Capsules still gain from longer training, so no order is decided.
-# Two findings need no large network.
-# The paper says that each of its updates lowers one free energy; we show that no quantity falls at all of them.
-# And in the released code fewer capsules compete than in the text ({numref}`fig-em-rules`).
+# No quantity falls at each of the paper's updates, as its free energy should.
+# In the released code fewer capsules compete than in the text ({numref}`fig-em-rules`).
 #
 # ```{headlines} em_routing
 # ```

@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, where at least one percent of the training images are outliers. But a plainer score, the difference between the lengths of the two class capsules, ranks better in nearly all of these networks.
+# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, where at least one percent of the training images are outliers. But a plainer score, the difference of the two capsules' lengths, ranks better in nearly all of these networks.
 # :::
 #
 # Kirillov and Panov (2022) find anomalies by how unequally a capsule network spreads its couplings.

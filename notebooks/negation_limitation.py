@@ -17,13 +17,13 @@
 # :::
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias cannot tell an input from its negative.
-# In our code it gets the same activations, to the last bit.
-# At the paper's size, routing by agreement (RBA) without a bias is right about the sign of {ours}`NEG-T1-rba-nobias` of the numbers, and with one of {ours}`NEG-T1-rba-bias`.
-# The paper has {theirs}`NEG-T1-rba-nobias` and {theirs}`NEG-T1-rba-bias`. EM routing reproduces as well.
+# Our code agrees, to the last bit.
+# At the paper's size, routing by agreement (RBA) without a bias tells the sign of {ours}`NEG-T1-rba-nobias` of the numbers, and with one of {ours}`NEG-T1-rba-bias`.
+# The paper has {theirs}`NEG-T1-rba-nobias` and {theirs}`NEG-T1-rba-bias`; EM routing reproduces, too.
 # The authors say that this symmetry is why deep networks do not train.
 # In {ref}`small networks <reduced>` on 14-pixel images, four layers of RBA without a bias reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy` on MNIST.
-# If their initial weights keep the signal at unit length, they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without a bias.
-# So there the symmetry alone does not stop training.
+# From initial weights that keep up the signal they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without a bias.
+# So the symmetry alone does not stop them.
 #
 # ```{headlines} negation_limitation
 # ```

@@ -187,7 +187,7 @@ def deviations(records: Iterable[Record]) -> DataFrame:
     rows = []
     for difference, reason in reasons.items():
         names = [scale for scale in SCALES if scale in scales[difference]]
-        rows.append((*difference, reason, ", ".join(names)))
+        rows.append((*map(grouped, difference), reason, ", ".join(names)))
     return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
 
 

@@ -135,7 +135,7 @@ KINDS = {
     CAPSULES: "networks of full size",
     BASELINES: "baselines of full size",
     REDUCED: "small networks",
-    EXACT: "tests of theorems and counts",
+    EXACT: "theorems, exact counts",
 }
 """What evidence of each group is, in a few words."""
 LABELS = {REDUCED: "small networks, or other data"}
