@@ -139,10 +139,9 @@ def draw_errors(rows: dict[str, tuple]) -> plt.Axes:
 # {term}`Capsules <capsule>` of one layer, the *children*, vote for capsules of the next, the *parents*. In {term}`EM routing` parents compete for each child. In the paper, all parents that see the child compete.
 # In the released convolutional layers only parents of one type compete, and a child that no parent explains {ref}`gives next to nothing <em-left-out>`.
 # In our {ref}`small networks <em-settings>` (48-pixel images of smallNORB) parents of one type compete, too, but every child gives its whole unit: *one type only*.
-# With three iterations this rule makes fewer errors than the paper's and the release's, with each of three seeds.
-# Three seeds are few: the {ref}`intervals <em-competition>` of both differences include zero.
+# With three iterations this rule makes fewer errors than the paper's and the release's, with each of three seeds. But the {ref}`intervals <em-competition>` of both differences include zero.
 
-# %% mystnb={"figure": {"caption": "Under which rule of competition do networks err least? Small networks (48-pixel images), one to three iterations. With one iteration nothing competes, so *as released* and *one type only* are one network. The paper's values stand beside its rule.", "name": "fig-em-rules"}, "image": {"alt": "Test error under three rules of competition, three seeds each. With one iteration the rules are level. Every further iteration raises the error, under each rule and with each seed. With three, one type only errs on {measured}`test_error:copy/main:test_error`, as released on {measured}`test_error:copy/competition_as_released/iterations_3:test_error`, as printed on {measured}`test_error:copy/competition_as_printed/iterations_3:test_error`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Under which rule of competition do networks err least? Small networks (48-pixel images), one to three iterations. With one iteration nothing competes, so *as released* and *one type only* are one network.", "name": "fig-em-rules"}, "image": {"alt": "Test error under three rules of competition, three seeds each. With one iteration the rules are level. Every further iteration raises the error, under each rule and with each seed. With three, one type only errs on {measured}`test_error:copy/main:test_error`, as released on {measured}`test_error:copy/competition_as_released/iterations_3:test_error`, as printed on {measured}`test_error:copy/competition_as_printed/iterations_3:test_error`."}} tags=["hide-input"]
 COMPETITION = """
 as printed, 1 | copy/competition_as_printed/iterations_1 | EM-T1-iter1
 as printed, 2 | copy/competition_as_printed/iterations_2 | EM-T1-iter2
@@ -429,15 +428,15 @@ plots.show_pixels(figure)
 # (em-settings)=
 # ### Two kinds of small networks
 #
-# {ref}`Small networks <reduced>` have eight capsule types a layer instead of 32, and 25,098 parameters instead of 316,650. They train on all 24,300 pairs, with three seeds. We name the two kinds by the size of their images.
+# {ref}`Small networks <reduced>` have eight capsule types a layer instead of 32, and 25,098 parameters instead of 316,650. They train on all 24,300 pairs, with three seeds. The size of the images names the two kinds.
 #
 # | | paper | small networks (48-pixel images) | small networks (32-pixel images) |
 # |---|---|---|---|
 # | images | 48 × 48 | 48 × 48 | 32 × 32 |
-# | what the network sees: crops | 32 × 32 | 32 × 32 | 24 × 24 |
+# | crops that the network sees | 32 × 32 | 32 × 32 | 24 × 24 |
 # | last grid of capsules | 4 × 4 | 4 × 4 | 2 × 2 |
 # | epochs, batch | no word, 64 | 24, 64 | 12, 32 (viewpoints: 16 epochs) |
-# | brightness and contrast | vary | vary | vary, but standardising the crops undoes most of it |
+# | brightness and contrast | vary | vary | hardly vary |
 # | what they answer | | iterations, capsules against CNN, votes, who competes | other rows of Table 1, viewpoints, attacks |
 #
 # So compare the errors of one kind only. An order is decided only if both networks are right on nine of ten training images, and a run of twice the length agrees.
@@ -448,7 +447,7 @@ test_error = session.run(STEM, "test_error")
 # %% [markdown]
 # ### What does each part of the design add? (Table 1)
 #
-# Read each error as *paper over ours*, the mean of three seeds on 24,300 test pairs. Where a network broke down, its seeds are listed. The last column names our network; the squares lead to interval and verdict. Rows of 32-pixel networks compare with their own main network, the row *as reference*.
+# Each cell has the paper's error over ours, the mean of three seeds on 24,300 test pairs. Where a network broke down, its seeds are listed. The squares lead to interval and verdict. Rows of 32-pixel networks compare with *3, as reference*.
 
 # %% tags=["hide-input"]
 PRINTED = """
@@ -477,8 +476,8 @@ table.loc[is_full_size, "our network"] = "full size"
 chapter.side_by_side(table, digits=1)
 
 # %% [markdown]
-# **How many iterations, and capsules or CNN?** In the paper three iterations are best. In small networks (48-pixel images) one iteration makes the fewest errors, three the most, with every seed. The CNN of their size and the paper's larger CNN, trained for as many steps, make fewer still on average ({numref}`fig-em-copy`).
-# But capsules have not finished learning. In the first seed, twice the training lowers the error of three iterations to {measured}`test_error:copy/main/twice:test_error` and of one to {measured}`test_error:copy/iterations_1/twice:test_error`. The CNN of their size then errs on {measured}`test_error:copy/small_cnn/twice:test_error`, more than one iteration. So longer training may turn their order round.
+# **How many iterations, and capsules or CNN?** In the paper three iterations are best. In small networks (48-pixel images) one makes the fewest errors and three the most, with every seed. The CNN of their size and the paper's larger CNN, trained for as many steps, make fewer still on average ({numref}`fig-em-copy`).
+# But capsules are still learning. With the first seed, twice the training lowers the error of three iterations to {measured}`test_error:copy/main/twice:test_error` and of one to {measured}`test_error:copy/iterations_1/twice:test_error`. The CNN of their size then errs on {measured}`test_error:copy/small_cnn/twice:test_error`, more than one iteration. So longer training may turn their order round.
 
 # %% mystnb={"figure": {"caption": "How many iterations are best, and do capsules beat a CNN? Test error of small networks (48-pixel images), and in the last row of the CNN at full size. Cross: the first seed, trained for twice as long.", "name": "fig-em-copy"}, "image": {"alt": "Test error for one, two and three iterations, and of CNNs. In the paper three iterations give the fewest errors. Here three err on {measured}`test_error:copy/main:test_error`, two on {measured}`test_error:copy/iterations_2:test_error`, one on {measured}`test_error:copy/iterations_1:test_error`, and both CNNs on fewer. After twice the training capsules with one iteration make fewer errors than the CNN of their size."}} tags=["hide-input"]
 SMALL_48 = """
@@ -532,9 +531,9 @@ plots.key(axes[0], {"thin: training": INK, "thick: test": INK}, "upper right")
 plt.show()
 
 # %% [markdown]
-# So neither order is decided, even where three seeds agree <span id="at-EM-W-10">{claim}`EM-W-10`</span> <span id="at-EM-W-14">{claim}`EM-W-14`</span>. An independent implementation makes the most errors with one iteration and the fewest with two {cite:p}`gritzman2019`.
+# So neither order is decided <span id="at-EM-W-10">{claim}`EM-W-10`</span> <span id="at-EM-W-14">{claim}`EM-W-14`</span>. An independent implementation makes the most errors with one iteration and the fewest with two {cite:p}`gritzman2019`.
 #
-# **And the CNN at full size?** It errs on {ours}`EM-T1-cnn`, above the paper's {theirs}`EM-T1-cnn`. After twice the training, one seed errs on {measured}`test_error@paper:cnn/twice:test_error`, below it. The paper does not say how long it trains, so this value stays open {claim}`EM-T1-cnn`.
+# **And the CNN at full size?** It errs on {ours}`EM-T1-cnn`, above the paper's {theirs}`EM-T1-cnn`; after twice the training, one seed errs on {measured}`test_error@paper:cnn/twice:test_error`. The paper does not say how long it trains, so this value stays open {claim}`EM-T1-cnn`.
 #
 # **Pose, coordinates and loss.** These networks see 32-pixel images ({numref}`fig-em-table1`). Their main network, with three iterations, errs on {measured}`test_error:main:test_error`. None of these orders is decided.
 #
@@ -639,7 +638,7 @@ plt.show()
 #
 # In the paper, after the second and the third iteration, almost all votes close to the mean of a class belong to the right class. In small networks (48-pixel images) the second iteration gathers them.
 # The right class then has {measured}`test_error:copy/main:right_share_of_close_2` of the close votes; a class chosen blindly has a fifth. The third iteration leaves {measured}`test_error:copy/main:right_share_of_close`.
-# These networks still classify most images correctly, for a class is active by the cost of its votes, not by their number. How far apart votes lie depends on the size of the network, so only the full-size one can test this claim {claim}`EM-W-1`.
+# Most images are still classified correctly, for a class is active by the cost of its votes, not by their number. How far apart votes lie depends on the size of the network, so only the full-size one can test this claim {claim}`EM-W-1`.
 
 # %% mystnb={"figure": {"caption": "Do votes gather at the right class? Mass of a class by the distance of a vote from its mean. Small networks (48-pixel images), mean of three seeds. Dotted: what the paper calls close. Numbers: total mass.", "name": "fig-em-votes"}, "image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes. At first both have as much. After the second iteration the right class has far more, and {measured}`test_error:copy/main:right_share_of_close_2` of the close votes. After the third a wrong class has more."}} tags=["hide-input"]
 vote_series = [record.series for record in runs("copy/main")]
@@ -777,7 +776,7 @@ frames.deviations(chapter.all_records).pipe(frames.styled).hide(axis="index")
 # ### Competition inside one window only
 #
 # [www0wwwjs1](https://github.com/www0wwwjs1/Matrix-Capsules-EM-Tensorflow/blob/0196eadc8dd38f476d3244d2ea577a1c7cdf6e8d/capsnet_em.py#L334-L338) and [yl-1993](https://github.com/yl-1993/Matrix-Capsules-EM-PyTorch/blob/ca4cd7f45a4234ddf49efe9db34c9ff645378437/model/capsules.py#L153-L159) take a softmax over the parent types of each position on its own.
-# A child then counts once for every window that contains it. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches it.
+# A child then counts once for each of its windows. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches it.
 
 
 # %% mystnb={"figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? The paper says one unit.", "name": "fig-em-competition"}, "image": {"alt": "Four grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. With one competition per type all are four, the number of parent types. As released some are smaller."}} tags=["hide-input"]
@@ -838,7 +837,7 @@ plt.show()
 # ### A variance floor that is too low
 #
 # A parent whose votes are almost equal has almost no variance. Its log-densities differ by thousands, couplings become ones and zeros, and gradients grow.
-# [IBM](https://github.com/IBM/matrix-capsules-with-em-routing/blob/2da9cdf9e1787f0b0984f7673f644d47b08f220c/em_routing.py#L354) {cite:p}`gritzman2019code` adds 10⁻⁹, [yl-1993](https://github.com/yl-1993/Matrix-Capsules-EM-PyTorch/blob/ca4cd7f45a4234ddf49efe9db34c9ff645378437/model/capsules.py#L124) 10⁻⁸, the release 5·10⁻⁴. `values_and_gradients_are_finite` of the conformance suite routes votes that are all equal.
+# [IBM](https://github.com/IBM/matrix-capsules-with-em-routing/blob/2da9cdf9e1787f0b0984f7673f644d47b08f220c/em_routing.py#L354) {cite:p}`gritzman2019code` adds 10⁻⁹, [yl-1993](https://github.com/yl-1993/Matrix-Capsules-EM-PyTorch/blob/ca4cd7f45a4234ddf49efe9db34c9ff645378437/model/capsules.py#L124) 10⁻⁸, the release 5·10⁻⁴. `values_and_gradients_are_finite` routes votes that are all equal.
 
 # %% mystnb={"figure": {"caption": "What does the variance floor prevent? Children that belong to one parent only, and the largest gradient, by number of iterations. Four types of children at sixteen positions vote almost alike. Dotted: the floor of the release.", "name": "fig-em-floor"}, "image": {"alt": "Left: share of children whose largest coupling is above 0.999 over the variance floor, for two, three and five iterations. It is zero for two, and for three and five it falls as the floor rises. Right: the largest gradient of a vote, which with five iterations falls by orders of magnitude as the floor rises."}} tags=["hide-input"]
 with seeded(0):
@@ -890,7 +889,7 @@ plt.show()
 # (em-competition)=
 # ### Who should compete for a child?
 #
-# {numref}`fig-em-rules` compares three rules in small networks (48-pixel images). *As printed*, all parents that see a child compete. *One type only*: those of one type, at all positions. *As released* adds the release's shared maximum and ε to that.
+# Here are the errors of {numref}`fig-em-rules`, in small networks (48-pixel images). *As printed*, all parents that see a child compete; with *one type only*, those of one type. *As released* adds the release's shared maximum and ε.
 # Each cell has the mean error in percent of three seeds, with its 95 % interval:
 
 # %% tags=["hide-input"]
@@ -906,13 +905,13 @@ table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 frames.styled(table.rename_axis("competition"))
 
 # %% [markdown]
-# With one iteration nothing competes yet, and the rules are level. Each further iteration raises the error, under each rule and with each seed. The rise is smallest under *one type only*.
+# Each further iteration raises the error, under each rule and with each seed. The rise is smallest under *one type only*.
 # With three, *as printed* errs more than *one type only* by {measured}`test_error:copy/competition_as_printed/iterations_3 - copy/main:test_error` (95 % interval {interval}`test_error:copy/competition_as_printed/iterations_3 - copy/main:test_error`). *As released* errs more by {measured}`test_error:copy/competition_as_released/iterations_3 - copy/main:test_error` ({interval}`test_error:copy/competition_as_released/iterations_3 - copy/main:test_error`).
 # Both intervals include zero, and no run of twice the length tests these two rules. So three seeds leave the gaps open.
 #
-# In small networks (32-pixel images), *as printed* errs more than *one type only* by {measured}`test_error:competition_as_printed/iterations_3 - main:test_error` ({interval}`test_error:competition_as_printed/iterations_3 - main:test_error`), the mistake *one window only* by {measured}`test_error:competition_in_one_window/iterations_3 - main:test_error` ({interval}`test_error:competition_in_one_window/iterations_3 - main:test_error`). Half of these six runs were still improving when they ended.
+# In small networks (32-pixel images), *as printed* errs more than *one type only* by {measured}`test_error:competition_as_printed/iterations_3 - main:test_error` ({interval}`test_error:competition_as_printed/iterations_3 - main:test_error`), the mistake *one window only* by {measured}`test_error:competition_in_one_window/iterations_3 - main:test_error` ({interval}`test_error:competition_in_one_window/iterations_3 - main:test_error`). Half of these six runs were still improving at their end.
 #
-# Why might it matter? As printed, parents grow narrower with each iteration. In sixteen dimensions a narrow parent is very dense, so it attracts its children even more; in the end few make up a parent.
+# Why might it matter? As printed, parents grow narrower with each iteration. A narrow parent is very dense, so it attracts its children even more; in the end few make up a parent.
 # {numref}`fig-em-children` counts them in untrained networks by $1 / \sum_i q_{ij}^2$, where $q_{ij} = c_{ij} a_i / m_j$ are the shares of a parent's mass. With *one type only*, no type takes a child from another.
 
 
@@ -959,7 +958,7 @@ plt.show()
 # capslib execute em_routing -p scale=paper -p device=cuda
 # ```
 #
-# {doc}`/book/rerun` says what a run takes, how it continues, and how to send a record.
+# {doc}`/book/rerun` says what a run takes, and how to send a record.
 #
 # ```{fold} Every setting of each scale
 # ```

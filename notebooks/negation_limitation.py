@@ -123,8 +123,7 @@ MISTAKE, RELEASED = plots.ROLE_COLORS["mistake"], plots.ROLE_COLORS["released"]
 # Can a capsule network tell a number from its negative? Without a bias it cannot {cite:p}`peer2021`: $x$ and $-x$ get the same scores ({numref}`fig-mirror`, first panel).
 # The authors explain with this symmetry why deep networks without a bias do not train.
 # But four RBA layers without a bias do train, if their initial weights keep the length of the signal (second panel).
-# Such a network is as symmetric as before.
-# So the symmetry alone does not stop it. {ref}`Control experiments <negation-scale>` look for what stops training.
+# They are as symmetric as before, so the symmetry alone does not stop them. {ref}`Control experiments <negation-scale>` look for what stops training.
 
 # %% mystnb={"figure": {"caption": "What does the symmetry stop? First: the score of one class in eight random networks without a bias that take one number x. Second: three small networks of four RBA layers on 14-pixel MNIST, and their mean (large). Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random networks without a bias over the input from minus one to one. Every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of small networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length. With a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
 x = torch.linspace(-1, 1, 201)
@@ -494,12 +493,12 @@ chapter.table(*names, names=names)
 # %% [markdown]
 # A network *trains* if it is right on more than half of the test images.
 #
-# * *RBA without a bias* agrees with the paper at every depth. Four and five layers stay near chance, after twice the training, too.
+# * *RBA without a bias* agrees at every depth. Four and five layers stay near chance, after twice the training, too.
 # * *EM without a bias* agrees at five and six layers. With seven, one of three networks trains on MNIST, and two on Fashion-MNIST. Eight and nine stay near chance.
-#   On MNIST twice the training changes this for neither, though nine layers move by more than [our rule](/book/how_to_read.md#statistics) allows. On Fashion-MNIST no longer run exists, so both depths are undecided.
+#   On MNIST twice the training changes this for neither, though nine layers move by more than [our rule](/book/how_to_read.md#statistics) allows. Fashion-MNIST has no longer runs, so both depths are undecided.
 # * *With a bias* all our networks train. For seven EM layers on MNIST and eight on Fashion-MNIST, the seeds differ too much for a verdict.
 #
-# These RBA and EM networks have the initial weights of the paper. {ref}`Other initial weights <negation-scale>` let deep networks train without a bias.
+# All this is from the paper's initial weights. {ref}`Other weights <negation-scale>` let deep networks train without a bias.
 #
 # ### When does learning start? (Figure 2)
 #
@@ -559,7 +558,6 @@ chapter.table(*names, names=names)
 # | | paper, or its code | here | why it matters |
 # |---|---|---|---|
 # | deep networks | 28-pixel images, 50 epochs (text) or 30 (scripts) | 14-pixel images, 4 or 5 epochs, ten times the learning rate | No value of Tables 2 and 3 is decided, only orders. |
-# | hidden dimension under EM | 12 (text), 10 (scripts) | 10 | The scripts made the numbers. |
 # | routing iterations | [3 in the first release](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/capsule_layer.py#L12), [2 in the second](https://github.com/peerdavid/capsnet-limitations/blob/9b6ee64d382712f0e5491f9426af9303c00b9716/capsule/capsule_layer.py#L12) | 3 | The text matches the first release {cite:p}`peer2020code`. |
 # | reported accuracy | not said; the best epoch in the second release | last epoch | Seven EM layers with a bias end at {measured}`depth:mnist/em_vector/7/bias:test_accuracy`; their best epoch has {measured}`depth:mnist/em_vector/7/bias:best_test_accuracy`. |
 # | squash | adds 10⁻⁸ to every component | adds nothing | The constant is a tiny bias and breaks the symmetry. |
@@ -673,16 +671,16 @@ plt.show()
 # ### Is it the symmetry, or the scale?
 #
 # With short vectors the squash gives $\lVert v \rVert \approx \lVert s \rVert^2$: the signal fades from layer to layer, as Everett et al. {cite:p}`everett2023` describe.
-# A bias of 0.1 does two things at once: it breaks the symmetry, and it keeps up the signal. Six other starts separate the two:
+# A bias of 0.1 breaks the symmetry, and keeps up the signal. Other starts separate the two; the last four have no bias:
 #
 # | start | how | breaks the symmetry | keeps up the signal of RBA |
 # |---|---|---|---|
 # | bias 0.1 | as in the paper | yes | yes |
 # | bias from 0 | the bias is learned | later | later |
-# | larger weights | drawn at 0.3 instead of 0.1, no bias | no | in part |
-# | unit length | a first batch scales every $W$ until $\lVert s \rVert$ has mean one, no bias | no | yes |
-# | near the identity | the identity is added to every $W$: a layer passes on the mean pose of its children; no bias | no | in part |
-# | one iteration | all couplings are equal, no bias | no | no |
+# | larger weights | drawn at 0.3 instead of 0.1 | no | in part |
+# | unit length | a first batch scales every $W$ until $\lVert s \rVert$ has mean one | no | yes |
+# | near the identity | the identity is added to every $W$: layers pass on mean poses | no | in part |
+# | one iteration | all couplings are equal | no | no |
 
 # %% mystnb={"figure": {"caption": "What does an untrained network lose on the way up? RBA: the length of class capsules. EM: the cosine between those of an input and of the same input with a little noise; three starts coincide.", "name": "fig-signal"}, "image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot. Near the identity it falls more slowly. A start at unit length or a bias of 0.1 keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with a little noise. Without bias it falls from one at two layers to zero at seven, however large the weights. With a bias of 0.1 it stays at one, and with weights near the identity it falls little."}} tags=["hide-input"]
 STARTS = {
@@ -770,14 +768,14 @@ frames.styled(table.rename_axis("start"))
 
 # %% [markdown]
 # **RBA: the scale decides.** From unit length, four and five layers train without a bias; with larger weights, four do. Such a network is exactly as symmetric as one whose signal fades.
-# Networks that learn their bias from 0 train, too. As it grows it can restore the scale and break the symmetry, so it does not tell which of the two is needed.
+# Networks that learn their bias from 0 train, too. As it grows it can do both, so it does not tell which of the two is needed.
 #
 # **EM: neither symmetry nor scale explains it.** Its signal keeps its length, and larger weights do not help. But similar inputs become unrelated on the way up, and deep networks that start in such chaos train badly {cite:p}`poole2016,schoenholz2017`.
 # A start near the identity keeps similar inputs similar, and trains seven and nine layers without a bias.
 #
-# With one iteration no network trains, with either routing. So the failure does not come from repeating the routing.
+# With one iteration no network trains, so the failure does not come from repeating the routing.
 #
-# So in small networks the symmetry alone stops neither routing. No deep network of the paper's own size has been trained here yet.
+# So in small networks the symmetry alone stops neither routing. We have not trained a deep network of full size yet.
 #
 # ### What is left to the symmetry
 #
@@ -805,7 +803,7 @@ for front, bias in product(FRONTS, ("no_bias", "bias")):
 frames.styled(pd.DataFrame(rows), digits=1)
 
 # %% [markdown]
-# Behind an odd front end the limit is real, and a bias removes it. Behind a ReLU, as in the paper's networks, those without a bias come close to the others. So the ReLU can protect shallow networks, as the paper says.
+# Behind an odd front end the limit is real, and a bias removes it. Behind a ReLU, networks without a bias come close to the others. So the ReLU can protect shallow networks, as the paper says.
 #
 # The authors also suggest that such pairs *delay* learning. Behind a ReLU, RBA without a bias gets half of the images right {measured}`negated:dynamic/relu/no_bias - dynamic/relu/bias:steps_to_50_percent` later than RBA with one.
 # But on plain MNIST, where no image has a partner, it is {measured}`depth:mnist/dynamic/3/no_bias - mnist/dynamic/3/bias:steps_to_50_percent` later as well. Three seeds do not show that the pairs add to this delay ({claim}`NEG-W-10`).
@@ -867,8 +865,7 @@ plt.show()
 # capslib execute negation_limitation -p scale=paper -p device=cuda
 # ```
 #
-# Runs that have a record do not run again, and a killed run continues from its last checkpoint. {doc}`/book/rerun` describes the rest, and
-# {doc}`/book/costs` what each run costs.
+# {doc}`/book/rerun` says how a run continues, {doc}`/book/costs` what each costs.
 #
 # ## Exercises
 #
