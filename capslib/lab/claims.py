@@ -164,13 +164,17 @@ def ours(verdict: Verdict) -> str:
     return f"{value} {our_interval(verdict)}".strip()
 
 
+SIZES = {"smoke": "stand-ins", "cpu": "small networks", "paper": "full size"}
+"""What readers call the networks and data of a scale."""
+
+
 def basis(verdict: Verdict) -> str:
-    """Return what our value rests on: ``n = 5, paper scale``."""
+    """Return what our value rests on: ``n = 5, full size``. A theorem or a count needs none."""
     words = []
-    if verdict.n:
+    if verdict.n and not verdict.exact:
         words.append(f"n = {verdict.n}")
-    if verdict.scale:
-        words.append(f"{verdict.scale} scale")
+    if verdict.scale and not verdict.exact:
+        words.append(SIZES[verdict.scale])
     if verdict.derived:
         words.append("derived data")
     return ", ".join(words)
@@ -182,9 +186,9 @@ def describe(verdict: Verdict) -> str:
     if verdict.claim.value is not None:
         parts.append(f"Paper {theirs(verdict)}")
     if our_value(verdict) and verdict.parts:  # the reason says more than a tally
-        parts.append(f"{verdict.reason} {basis(verdict)}")
+        parts.append(f"{verdict.reason} {basis(verdict)}".strip())
     elif our_value(verdict):
-        parts.append(f"here {ours(verdict)}, {basis(verdict)}")
+        parts.append(", ".join(filter(None, (f"here {ours(verdict)}", basis(verdict)))))
     if verdict.ours is not None and verdict.measures:
         parts.append(verdict.measures)
     return " · ".join(part.rstrip(".") for part in parts)

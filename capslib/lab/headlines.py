@@ -128,9 +128,11 @@ def in_words(rows: Sequence[Verdict]) -> str:
     by_group = {}
     for verdict in rows:
         by_group.setdefault(verdict.group, []).append(verdict)
+    testable = list(filter(_is_testable, rows))
+    statements = sum(row.claim.kind != "value" for row in testable)
     sentences = []
     if CAPSULES in by_group:
-        sentences.append(_at_full_size(by_group[CAPSULES], rows))
+        sentences.append(_at_full_size(by_group[CAPSULES], testable))
     elif any(map(_lacks_full_size, rows)):
         sentences.append("Not yet tested at full size")
     if BASELINES in by_group:
@@ -138,9 +140,9 @@ def in_words(rows: Sequence[Verdict]) -> str:
         subject = "Its baseline" if len(baselines) == 1 else "Its baselines"
         sentences.append(f"{subject} at full size: {_listed(baselines)}")
     if EXACT in by_group:
-        sentences.append(f"By a test: {_listed(by_group[EXACT])}")
+        sentences.append(f"By a test of the code: {_listed(by_group[EXACT], statements)}")
     if REDUCED in by_group:
-        sentences.append(_reduced(by_group[REDUCED]))
+        sentences.append(_reduced(by_group[REDUCED], statements))
     if ERRATA in by_group:
         sentences.append("The paper contradicts itself in one of the numbers")
     return ". ".join(sentences or ["Not run"]) + "."
@@ -153,58 +155,67 @@ def _lacks_full_size(verdict: Verdict) -> bool:
     )
 
 
-def _at_full_size(verdicts: Sequence[Verdict], rows: Sequence[Verdict]) -> str:
-    """Return what capsule networks at full size decide of the rows of a headline.
+def _is_testable(verdict: Verdict) -> bool:
+    """Whether capsule networks were held against a claim, or could be."""
+    never_run = verdict.status in ("quoted", "not to be had")
+    return verdict.group not in (BASELINES, ERRATA) and not never_run
 
-    ``At full size: all 4 numbers reproduced``, or, where other rows can be tested as well,
-    ``At full size, 8 of 24 numbers: 7 reproduced, 1 better``.
+
+def _at_full_size(verdicts: Sequence[Verdict], testable: Sequence[Verdict]) -> str:
+    """Return what capsule networks at full size decide of the rows that can be tested.
+
+    ``At full size: all 4 numbers are reproduced``, or, where other rows wait,
+    ``At full size, 8 of its 24 numbers are tested: 7 are reproduced, 1 is better``.
     """
-    testable = []
-    for row in rows:
-        never_run = row.status in ("quoted", "not to be had")
-        if row.group not in (BASELINES, ERRATA) and not never_run:
-            testable.append(row)
     if _are_numbers(verdicts):
         testable = [row for row in testable if row.claim.kind == "value"]
     if len(testable) == len(verdicts):
         return f"At full size: {_listed(verdicts)}"
     noun = "numbers" if _are_numbers(testable) else "claims"
+    verb = "is" if len(verdicts) == 1 else "are"
     counts = Counter(verdict.status for verdict in verdicts).most_common()
-    words = ", ".join(f"{number} {_plural(word, number)}" for word, number in counts)
-    return f"At full size, {len(verdicts)} of {len(testable)} {noun}: {words}"
+    phrases = ", ".join(f"{number} {_verb(word, number)}" for word, number in counts)
+    tested = f"{len(verdicts)} of its {len(testable)} {noun} {verb} tested"
+    return f"At full size, {tested}: {phrases}"
 
 
-def _reduced(verdicts: Sequence[Verdict]) -> str:
-    """Return what runs in a reduced setting come to: ``In a reduced setting: same order``."""
-    of_paper_scale = all(verdict.scale == "paper" for verdict in verdicts)
-    setting = f"At full size, {OTHER_DATA}" if of_paper_scale else "In a reduced setting"
-    orders = [verdict for verdict in verdicts if verdict.status != "measured"]
-    outcome = _listed(orders) if orders else "measured only, which decides nothing"
-    return f"{setting}: {outcome}"
+def _reduced(verdicts: Sequence[Verdict], statements: int) -> str:
+    """Return what runs in a reduced setting come to: ``In small networks: same order``.
 
-
-def _listed(verdicts: Sequence[Verdict]) -> str:
-    """Return how many of these verdicts have each word.
-
-    For example ``44 of 48 numbers reproduced, 3 better``. A single verdict gives its word, or
-    how many of its parts hold and fail.
+    They decide no numbers. ``statements`` counts the claims of the headline that are none.
     """
-    total = len(verdicts)
+    orders = [verdict for verdict in verdicts if verdict.status != "measured"]
+    of_full_size = all(verdict.scale == "paper" for verdict in verdicts)
+    if not orders:
+        setting = f"at full size, but {OTHER_DATA}" if of_full_size else "in small networks"
+        return f"Measured {setting}, which decides no numbers"
+    setting = f"At full size, but {OTHER_DATA}" if of_full_size else "In small networks"
+    return f"{setting}: {_listed(orders, statements)}"
+
+
+def _listed(verdicts: Sequence[Verdict], total: int = 0) -> str:
+    """Return how many of ``total`` verdicts, by default of these, have each word.
+
+    For example ``44 of 48 numbers are reproduced, 3 are better``. A single verdict gives its
+    word, or how many of its parts hold and fail.
+    """
+    whose = " its" if total > len(verdicts) else ""
+    total = max(total, len(verdicts))
     if total == 1:
         (verdict,) = verdicts
         return tally(verdict.parts) if verdict.status in IN_PART else verdict.word
-    noun = ""
+    noun = "claims"
     if all(verdict.name for verdict in verdicts):
-        noun = "parts "
+        noun = "parts"
     elif _are_numbers(verdicts):
-        noun = "numbers "
+        noun = "numbers"
     counts = Counter(verdict.status for verdict in verdicts).most_common()
     first, number = counts[0]
     if number == total:
         amount = "both" if total == 2 else f"all {total}"
-        return f"{amount} {noun}{_plural(first, total)}"
-    phrases = [f"{number} of {total} {noun}{_plural(first, number)}"]
-    phrases += [f"{number} {_plural(word, number)}" for word, number in counts[1:]]
+        return f"{amount} {noun} {_verb(first, total)}"
+    phrases = [f"{number} of{whose} {total} {noun} {_verb(first, number)}"]
+    phrases += [f"{number} {_verb(word, number)}" for word, number in counts[1:]]
     return ", ".join(phrases)
 
 
@@ -212,9 +223,11 @@ def _are_numbers(verdicts: Iterable[Verdict]) -> bool:
     return all(verdict.claim.kind == "value" for verdict in verdicts)
 
 
-def _plural(word: Status, number: int) -> str:
-    """Return a word for so many claims: ``holds in part`` of one, ``hold in part`` of two."""
-    if number == 1 or word not in (*IN_PART, "holds", "fails"):
-        return word
-    verb, blank, phrase = word.partition(" ")
-    return verb.removesuffix("s") + blank + phrase
+def _verb(word: Status, number: int) -> str:
+    """Return what so many claims do: ``holds in part``, ``hold in part``, ``are better``."""
+    if word in (*IN_PART, "holds", "fails"):
+        verb, blank, phrase = word.partition(" ")
+        return word if number == 1 else verb.removesuffix("s") + blank + phrase
+    if word.endswith(" order"):
+        return f"{'has' if number == 1 else 'have'} the {word}"
+    return f"{'is' if number == 1 else 'are'} {word}"

@@ -24,7 +24,7 @@ NOT_RUN = "not run"
 
 NONE_TRAINED = "no capsule network of this paper has been trained at its size"
 """What a total says of a paper whose capsule networks are all reduced."""
-OTHER_DATA = "on data that are a part of the paper's or stand in for them"
+OTHER_DATA = "on other data than the paper's"
 """Why a run at paper scale may still be one of a reduced setting."""
 IN_PART = ("holds in part", "fails in part")
 """Words for a claim of several parts; :attr:`Verdict.word` says how many of them."""

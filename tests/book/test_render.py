@@ -93,17 +93,19 @@ def test_every_verdict_has_a_sign_and_a_colour():
 def test_numbers_as_text(verdict):
     assert claims.ours(verdict) == f"99.81{NBSP}% [99.50, 100]"
     assert claims.theirs(verdict) == f"99.70{NBSP}%"
-    assert claims.basis(verdict) == "n = 5, paper scale"
+    assert claims.basis(verdict) == "n = 5, full size"
     assert claims.ours(Verdict(CLAIM, "waiting", "")) == "not run"
+    exact = Verdict(CLAIM, "holds", "", n=3, scale="cpu", exact=True)
+    assert claims.basis(exact) == "", "a count is no mean"
     undecided = Verdict(CLAIM, "undecided", "", n=3, scale="cpu", derived="x: y")
     assert claims.ours(undecided) == "undecided"
-    assert claims.basis(undecided) == "n = 3, cpu scale, derived data"
+    assert claims.basis(undecided) == "n = 3, small networks, derived data"
     by_seed = Verdict(CLAIM, "measured", "", listed=(80, 10.5), unit="percent", scale="cpu")
     assert claims.ours(by_seed) == f"80 · 10.50{NBSP}%"
     failed = Verdict(CLAIM, "contradicted", "", scale="paper")
     count = replace(failed, parts=(verdict, failed), reason="Of 2 parts 1 hold.")
     assert claims.ours(count) == "1 of 2 parts holds, 1 fails"
-    assert claims.describe(count).endswith("Of 2 parts 1 hold. paper scale")
+    assert claims.describe(count).endswith("Of 2 parts 1 hold. full size")
 
 
 def test_a_square_names_its_claim_and_leads_to_it(verdict):
@@ -181,7 +183,7 @@ def test_comparisons_count_each_interval_and_each_run_once():
     count = Verdict(CLAIM, "undecided", "", parts=(part, second), scale="cpu")
     verdicts = [part, count, verdict("measured", "d"), Verdict(CLAIM, "waiting", "")]
     text = render.comparisons(verdicts)
-    assert text.startswith("We made 2 comparisons from 3 runs and decided 1. About one")
+    assert text.startswith("3 of them carry 2 comparisons; 1 is decided. About one")
     assert render.comparisons([]) == "No run is compared with anything yet."
 
 

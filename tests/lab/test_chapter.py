@@ -79,8 +79,8 @@ def test_what_all_rows_rest_on_stands_in_the_head_and_on_a_phone_in_each(chapter
     verdicts = measured({BIAS: 99.5, NO_BIAS: 98.5})
     pair = chapter.table(BIAS, NO_BIAS).data
     assert 'class="claims same"' in pair
-    assert "Ours (95 % interval)<br><small>cpu scale</small><th>" in pair
-    assert pair.count('<small class="basis">cpu scale</small>') == 2
+    assert "Ours (95 % interval)<br><small>small networks</small><th>" in pair
+    assert pair.count('<small class="basis">small networks</small>') == 2
     verdicts[BIAS] = replace(verdicts[BIAS], n=3)
     assert 'class="claims"' in chapter.table(BIAS, NO_BIAS).data
 

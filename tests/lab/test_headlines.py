@@ -44,22 +44,31 @@ BETTER = verdict("better", claim=number(1))
 MEASURED = verdict("measured", claim=number(1))
 NO_TEST = "Not yet tested at full size."
 WORDS = {
-    "At full size: all 4 reproduced.": [verdict("reproduced")] * 4,
-    "At full size: 3 of 4 numbers reproduced, 1 better.": [*[REPRODUCED] * 3, BETTER],
-    f"{NO_TEST} In a reduced setting: measured only, which decides nothing.": [MEASURED] * 3,
-    f"{NO_TEST} In a reduced setting: undecided.": [MEASURED, verdict("undecided")],
-    f"{NO_TEST} In a reduced setting: 1 of 2 parts holds, 1 is undecided.": [
+    "At full size: all 4 numbers are reproduced.": [REPRODUCED] * 4,
+    "At full size: 3 of 4 numbers are reproduced, 1 is better.": [*[REPRODUCED] * 3, BETTER],
+    f"{NO_TEST} Measured in small networks, which decides no numbers.": [MEASURED] * 3,
+    f"{NO_TEST} In small networks: undecided.": [MEASURED, verdict("undecided")],
+    f"{NO_TEST} In small networks: 1 of 2 parts holds, 1 is undecided.": [
         verdict("holds in part", parts=PARTS, scale="cpu")
     ],
-    f"{NO_TEST} In a reduced setting: both parts undecided.": [
+    f"{NO_TEST} In small networks: both parts are undecided.": [
         verdict("undecided", name=side, scale="cpu") for side in ("left", "right")
     ],
-    "By a test: both hold.": [verdict("holds", exact=True)] * 2,
+    f"{NO_TEST} In small networks: 2 of 3 claims have the same order, 1 is undecided.": [
+        *[verdict("same order")] * 2,
+        verdict("undecided"),
+    ],
+    f"{NO_TEST} By a test of the code: 1 of its 2 claims holds. In small networks: "
+    "1 of its 2 claims is undecided.": [verdict("holds", exact=True), verdict("undecided")],
+    "By a test of the code: both claims hold.": [verdict("holds", exact=True)] * 2,
     "Its baseline at full size: inconclusive.": [verdict("inconclusive", baseline=True)],
-    "At full size, on data that are a part of the paper's or stand in for them: same order.": [
+    "At full size, but on other data than the paper's: same order.": [
         verdict("same order", scale="paper", partial=True)
     ],
-    "At full size, 1 of 2 claims: 1 reproduced.": [verdict("reproduced"), verdict("waiting")],
+    "At full size, 1 of its 2 claims is tested: 1 is reproduced.": [
+        verdict("reproduced"),
+        verdict("waiting"),
+    ],
     "The paper contradicts itself in one of the numbers.": [verdict("erratum")],
     "Not run.": [verdict("quoted")],
 }

@@ -411,7 +411,7 @@ SMALLER = DataFingerprint(
 @pytest.mark.parametrize("data", [PART, SMALLER.model_copy(update={"sha256": "2" * 64})])
 def test_a_part_of_the_papers_data_gives_no_word_of_the_papers_size(data):
     verdict = value(95.5, records(GOOD, data=[data, MNIST]))
-    assert_says(verdict, "measured", "or stand in for them: it decides nothing.")
+    assert_says(verdict, "measured", "on other data than the paper's: it decides nothing.")
     assert verdict.group == words.REDUCED
     assert verdict.scale == "paper"
     assert verdict.derived.startswith(f"{data.name}: ")
@@ -497,7 +497,7 @@ def test_a_longer_run_on_a_part_of_the_data_shows_no_rest():
     check = replace(AHEAD, at_rest=BOTH_SCALES)
     runs = both_arms() + twice(scale="paper", data=[PART])
     verdict = order(check, with_budgets(runs))
-    assert_says(verdict, "inconclusive", "with twice the budget are on data that")
+    assert_says(verdict, "inconclusive", "with twice the budget are on other data")
 
 
 def test_a_training_that_a_rule_stopped_is_its_own_with_twice_the_epochs():

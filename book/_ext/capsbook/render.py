@@ -118,10 +118,11 @@ def comparisons(verdicts: Iterable[Verdict]) -> str:
     keys: set[str] = set()
     for records, *_ in decided:
         keys.update(records)
+    number_decided = sum(decided.values()) or "none"
+    verb = "are" if sum(decided.values()) > 1 else "is"
     return (
-        f"We made {plural(len(decided), 'comparison')} from {len(keys)} runs and decided "
-        f"{sum(decided.values())}. About one 95 % interval in twenty misses the true mean by "
-        "chance."
+        f"{len(keys)} of them carry {plural(len(decided), 'comparison')}; {number_decided} "
+        f"{verb} decided. About one 95 % interval in twenty misses the true mean by chance."
     )
 
 
@@ -153,7 +154,8 @@ def brief(verdict: Verdict) -> str:
     """Return our value and its interval with three digits; a tally where there is no value."""
     if verdict.ours is None:
         return claims.ours(verdict)
-    return f"{our_value(verdict)} {our_interval(verdict) or ''}"
+    lead = "lead " if verdict.measures.startswith("lead") else ""
+    return f"{lead}{our_value(verdict)} {our_interval(verdict) or ''}"
 
 
 def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
