@@ -18,10 +18,10 @@
 #
 # Faria (2019) lets a capsule network learn its routing: as an LSTM that reads the votes, or as a kernel between votes and their mean.
 # He reports that the LSTM makes as few errors as open implementations of EM routing, or fewer, and the kernel more.
-# The LSTM errs on {theirs}`LR-T3-conn-mnist` of MNIST and {theirs}`LR-T3-conn-norb` of smallNORB.
+# The LSTM errs on {theirs}`LR-T3-conn-mnist` of MNIST and {theirs}`LR-T3-conn-norb` of smallNORB, an open EM routing on {theirs}`LR-T3-emwww-mnist` and {theirs}`LR-T3-emwww-norb`.
 # In small networks (24-pixel images) the LSTM errs on {measured}`errors:mnist/connectionist:test_error` of MNIST, EM routing on {measured}`errors:mnist/em:test_error` and the kernel on {measured}`errors:mnist/similarity:test_error`.
-# Three seeds leave the order open; on smallNORB none has learned enough.
-# What the paper says of the kernel's two weights {verdict}`LR-W-3`.
+# Three seeds leave the order of LSTM and EM routing open; on smallNORB no network has learned enough to count.
+# What the paper says of the kernel's two weights {verdict}`LR-W-3`, on toy data.
 # The released kernel starts nearly blind: it hardly tells near votes from far ones.
 #
 # ```{headlines} learned_routing
@@ -105,7 +105,7 @@ SIMILARITY = plots.routing_color("similarity")
 # A parent capsule weighs the votes of its children. Similarity routing, one of the paper's two, should weigh near votes more than far ones: a kernel measures how near they are.
 # As released, it starts nearly blind ({numref}`fig-lr-start`). Its kernels are too narrow for most votes, and one weight, $\lambda_1 \approx 12$, flattens what they see. Wider kernels alone stay nearly as flat.
 # Small networks on MNIST err on {measured}`variants:mnist/similarity/released_start:test_error` from the released start, and on {measured}`errors:mnist/similarity:test_error` from a steeper one.
-# The steep start differs in three ways, so we cannot say which of them matters.
+# The steep start differs in widths, in $\lambda$ and in the activation, so we cannot say which of these matters.
 
 # %% mystnb={"figure": {"caption": "How much less does a far vote count than a near one? Coupling over the distance of a vote from the mean, for three starts; a line for each of five classes. Shaded: the middle nine tenths of distances in a new full-size network.", "name": "fig-lr-start"}, "image": {"alt": "The coupling of a vote over its distance from the mean, relative to that of a near vote, for three starts. The distances that votes have in a new network are shaded. From the released and the wide start it hardly falls across that range, from the steep one it falls by a sixth."}} tags=["hide-input"]
 PRESETS = {"released": "released start", "spread": "wide start", "steep": "steep start"}
@@ -139,7 +139,7 @@ plt.show()
 #
 # Capsules of one layer, the children, {term}`vote` for the pose of a parent. The parent's pose is a weighted mean of the votes, and the weights are called couplings.
 # Here one parent gets two clusters of votes: a dense one from hardly active children, and a loose one from active children.
-# $\lambda_1$ pulls the couplings towards equal shares, $\lambda_2$ towards the activations. Drag both to the left end (0.01), then to the right end (100).
+# $\lambda_1$ pulls the couplings towards equal shares, $\lambda_2$ towards the activations. Drag both sliders to the left end (0.01), then one of them to the right end (100).
 
 # %% tags=["remove-input"]
 WIDGET = """
@@ -219,20 +219,21 @@ plt.show()
 toys = session.run(STEM, "toys")
 
 # %% tags=["remove-input"]
-names = {"LR-W-3": "Large weights pull the couplings; small ones gather them on dense votes"}
+large = "A large λ₁ makes the couplings equal, a large λ₂ makes them follow the activations"
+names = {"LR-W-3": f"{large}; small weights gather them on the dense votes"}
 chapter.table("LR-W-3", names=names)
 
 # %% [markdown]
-# The claim holds for weights from 3 down to 0.1. The last panel lies beyond it: with weights of 0.01 a few votes next to the first mean take nearly all couplings.
+# We tested small weights from 3 down to 0.1. The last panel of {numref}`fig-lr-toy` goes further: with weights of 0.01 a few votes next to the first mean take nearly all couplings.
 #
 # ## The method
 #
 # The text that we worked from lacks the formulas. We rebuilt them from the paper's words and from the released code {cite:p}`faria2019code`.
-# We are sure of all but one: of the activation of similarity routing (eq. 13) the text names five quantities, and the code has one way to combine them.
+# One of them is uncertain: the activation of similarity routing. The text names its five quantities, and only the code shows how they combine.
 #
 # ### One loop for both routings
 #
-# For each parent $j$ the couplings of its $n$ children sum to one. Parents do not compete for children, as they do in dynamic routing (RBA) and EM routing. The first mean weighs all votes alike.
+# For each parent $j$ the couplings of its $n$ children sum to one. In dynamic routing (RBA) and EM routing parents compete for children; here they do not. The first mean weighs all votes alike.
 #
 # ```{live-source} capslib.routing.consensus.consensus
 # :test: tests/routing/conformance.py::it_is_what_the_plain_loops_say
@@ -252,7 +253,7 @@ chapter.table("LR-W-3", names=names)
 # \end{aligned}
 # ```
 #
-# A Lagrange multiplier for the sum gives the couplings in closed form. The activation of the parent has three weights of its own. The code adds 0.1 to activations before it takes the logarithm:
+# So the couplings have a closed form. The activation of the parent has three weights of its own. The code adds 0.1 to activations before it takes the logarithm:
 #
 # ```{math}
 # :label: eq-lr-closed
@@ -275,7 +276,7 @@ chapter.table("LR-W-3", names=names)
 # Li et al. {cite:p}`li2008` weigh by distances and one entropy. Wang and Liu
 # {cite:p}`wang2018` have inner products, one divergence, and couplings over the parents. Faria has a kernel, a second divergence, and couplings over the children.
 #
-# Three starts appear in this chapter. The first is the paper's at full size; small networks start from the third, because their training is short.
+# Full-size networks take the released start. Small networks take the steep one, because their training is short.
 #
 # | start | widths $\ell_q$ | $\lambda_1$, $\lambda_2$ | $\theta_1$, $\theta_2$ |
 # |---|---|---|---|
@@ -285,8 +286,8 @@ chapter.table("LR-W-3", names=names)
 #
 # ### Connectionist routing
 #
-# For every child and parent, an LSTM with 16 units reads $[\mu, a_i, v_i, c_i]$ in each iteration. A perceptron $g$ turns its hidden state into the logit of the coupling. A perceptron $f$ turns $\sum_i c_i s_i$, of its cell states $s_i$,
-# into the activation.
+# For every child and parent, an LSTM with 16 units reads $[\mu, a_i, v_i, c_i]$ in each iteration. A perceptron $g$ turns its hidden state into the logit of the coupling.
+# After the last iteration, a perceptron $f$ turns the mean of its cell states $s_i$ over the children, $\sum_i c_i s_i$, into the activation of the parent.
 #
 # ```{fold} The lines that compute both routings
 # ```
@@ -402,7 +403,7 @@ plt.show()
 # | | full size (scale `paper`) | small networks (scale `cpu`) |
 # |---|---|---|
 # | used for | parameters, costs, starts | Table 3, our own questions |
-# | images | 32-pixel crops of smallNORB, 28-pixel MNIST | 24-pixel crops; 10,000 digits, or 10,000 pairs of smallNORB |
+# | images | 32-pixel crops of smallNORB, 28-pixel MNIST | 24-pixel crops; 10,000 digits, or the single images of 10,000 smallNORB pairs |
 # | filters and capsule types | 64, 8, 16, 16 | 16, 4, 8, 8 |
 # | training | 100 epochs; not yet run | 8 epochs (MNIST) or 4, 3 seeds |
 #
@@ -416,7 +417,7 @@ errors = session.run(STEM, "errors")
 pilot = session.run(STEM, "pilot")
 
 # %% [markdown]
-# Test error in percent: the paper's full-size value over the mean of our three *small networks*. The sizes differ, so nothing is decided. The EM rows of the paper quote others (–: not ours to run). The last two rows are ours alone.
+# Test error in percent: the paper's full-size value over the mean of our three *small networks*. The sizes differ, so nothing is decided. The paper's EM rows quote others, which we cannot rerun (–). The last two rows are ours alone.
 
 # %% tags=["remove-input"]
 NOT_PRINTED = "not available"
@@ -445,7 +446,7 @@ for routing in ("em", "dynamic"):
 table = pd.DataFrame(rows, index=["MNIST", "smallNORB"]).T
 chapter.side_by_side(table.rename_axis("routing"), digits=2)
 
-# %% mystnb={"figure": {"caption": "Which routing errs least? Our small networks: a dot a seed, the mean larger, its 95 % interval as a band. Open: the paper, at full size. A network has *learned* if it is right on nine of ten training images.", "name": "fig-lr-errors"}, "image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. On MNIST the LSTM errs on {measured}`errors:mnist/connectionist:test_error`, EM routing on {measured}`errors:mnist/em:test_error`, the kernel on {measured}`errors:mnist/similarity:test_error` and RBA on {measured}`errors:mnist/dynamic:test_error`. On smallNORB all err on about a third, and none has learned."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which routing errs least? Our small networks: a dot a seed, the mean larger, its 95 % interval as a band. Open: the paper, at full size. A network has *learned* if it is right on nine of ten training images, as counted in training.", "name": "fig-lr-errors"}, "image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. On MNIST the LSTM errs on {measured}`errors:mnist/connectionist:test_error`, EM routing on {measured}`errors:mnist/em:test_error`, the kernel on {measured}`errors:mnist/similarity:test_error` and RBA on {measured}`errors:mnist/dynamic:test_error`. On smallNORB all err on about a third, and none has learned."}} tags=["hide-input"]
 PRINTED = {
     ("mnist", "connectionist"): "LR-T3-conn-mnist",
     ("mnist", "similarity"): "LR-T3-sim-mnist",
@@ -478,17 +479,19 @@ for axis, data in zip(axes[0], sets, strict=True):
 plt.show()
 
 # %% tags=["remove-input"]
-names = {"LR-W-1": "The LSTM equals or beats EM routing; the kernel does not"}
+names = {"LR-W-1": "The LSTM makes as few errors as EM routing, or fewer; the kernel more"}
 chapter.table("LR-W-1", names=names)
 
 # %% [markdown]
-# A network decides nothing unless it gets nine of ten training images right. Only the LSTM and EM routing do, and only on MNIST: the LSTM's error minus that of EM routing is {measured}`errors:mnist/connectionist - mnist/em:test_error`. The 95 % interval, {interval}`errors:mnist/connectionist - mnist/em:test_error`, leaves the order open.
+# A network counts only if it gets nine of ten training images right at the end. These are cut at random places, so they are harder than test images.
+# On MNIST all networks with the LSTM and EM routing pass, two of three with the kernel, and none with RBA. On smallNORB none passes.
+# One comparison is left: on MNIST, the error of EM routing is {measured}`errors:mnist/em - mnist/connectionist:test_error` above that of the LSTM. Its interval, {interval}`errors:mnist/em - mnist/connectionist:test_error`, leaves the order open.
 #
 # The paper's own table is less clear than its text. On smallNORB the LSTM errs on {theirs}`LR-T3-conn-norb`, more than Gritzman's {theirs}`LR-T3-em24-norb`. The kernel's {theirs}`LR-T3-sim-norb` is no more than the {theirs}`LR-T3-emwww-norb` of the other open implementation.
-# The text also says that both stay above the {theirs}`LR-T3-emorig-norb` of EM routing's authors. That is an error of stereo pairs, and no network of ours has seen pairs yet ({claim}`LR-W-2`).
+# The text also says that both stay above the {theirs}`LR-T3-emorig-norb` of EM routing's authors. That is an error of networks that see both images of a stereo pair. Ours see one image at a time, so {claim}`LR-W-2` waits.
 #
 # *What does training the routing bring?* We also froze it as it starts. Then no network learns: a frozen LSTM errs on {measured}`errors:mnist/connectionist/frozen:test_error` of MNIST, a frozen kernel on {measured}`errors:mnist/similarity/frozen:test_error`.
-# But this freezes the activations, too, so the question is open.
+# But this freezes the activations, too: either could be the cause.
 #
 # ```{fold} How the learning rates were chosen
 # ```
@@ -517,9 +520,9 @@ frames.table(rows, columns, "set", "routing")
 # %% [markdown]
 # ### What the couplings have learned
 #
-# Does a parent listen to votes that lie near its mean, or to active children? We sort its children by the distance of their votes, and compare the weights of the nearest tenth and the farthest tenth. Then we sort them by activation.
+# Does a parent listen to votes that lie near its mean, or to active children? We sort its children by the distance of their votes, and compare the couplings of the nearest tenth and the farthest tenth. Then we do so by activation.
 
-# %% mystnb={"figure": {"caption": "Whom does a parent listen to? Ratio of the weights of two tenths of its children, after the last iteration, by layer. A dot is a small network on MNIST, three seeds. Dotted: both weigh alike.", "name": "fig-lr-follow"}, "image": {"alt": "Two panels of weight ratios on a logarithmic scale, a row for each routing and layer. Left: near votes outweigh far ones with the kernel and EM routing in every network, and with the LSTM in nearly all. With RBA the ratio is near one. Right: active children outweigh inactive ones with the kernel and EM routing. With the LSTM the least active outweigh the most active in the first layer."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Whom does a parent listen to? Ratio of the couplings of two tenths of its children, after the last iteration, by layer. A dot is a small network on MNIST, three seeds. Dotted: both weigh alike.", "name": "fig-lr-follow"}, "image": {"alt": "Two panels of weight ratios on a logarithmic scale, a row for each routing and layer. Left: near votes outweigh far ones with the kernel and EM routing in every network, and with the LSTM in nearly all. With RBA the ratio is near one. Right: active children outweigh inactive ones with the kernel and EM routing. With the LSTM the least active outweigh the most active in the first layer."}} tags=["hide-input"]
 ORDERS = {"distance": "nearest over farthest", "activation": "most over least active"}
 shown_set = "mnist" if "mnist" in sets else sets[0]
 networks = frames.select(trained_records, "errors", data=shown_set)
@@ -547,13 +550,13 @@ for axis, (order, title) in zip(axes, ORDERS.items(), strict=True):
     axis.axvline(1, color=INK, ls=":", lw=1)
     axis.set_title(title)
     axis.set_xscale("log")
-    axis.set_xlabel("ratio of weights")
+    axis.set_xlabel("ratio of couplings")
 plt.show()
 
 # %% [markdown]
 # The kernel and EM routing do what they were built for: near votes and active children weigh more in all layers.
-# The LSTM, which may learn anything, prefers near votes in nearly all networks. In the first layer it listens most to the *least* active children.
-# Two networks that trained for twice as long do not prefer them; no run tells why.
+# The LSTM, which may learn anything, prefers near votes in nearly all networks. In the first layer it prefers the *least* active children.
+# Two LSTM networks that trained for twice as long prefer the most active ones; no run tells why.
 #
 # ## Deviations
 #
@@ -688,12 +691,13 @@ for axis, (data, routing) in zip(axes.flat, panels, strict=True):
 plt.show()
 
 # %% [markdown]
-# No change is decided: where all three networks learn, every interval contains zero. The released and the wide start make many more errors, but their networks have not learned.
+# No change is decided. With the LSTM every interval contains zero; with the kernel one network of Table 3 has not learned.
+# The released and the wide start make many more errors, and none of their networks has learned.
 #
 # ### Can these routings tell votes from their negatives?
 #
 # {doc}`RBA and EM routing without a bias cannot </book/papers/negation_limitation>`. A kernel sees distances only, so similarity routing cannot either; an LSTM reads the votes themselves, and can.
-# We route random votes $v$, then $-v$, in a single layer. Two zeros say that a routing cannot tell them apart.
+# We route random votes $v$, then $-v$, in a single layer. A routing with two zeros in its row cannot tell them apart.
 
 # %% tags=["remove-cell"]
 negation = session.run(STEM, "negation")
@@ -711,7 +715,7 @@ frames.table(rows, columns)
 #
 # ### What does each routing cost?
 #
-# The LSTM brings by far the most parameters and operations of its own. The table has the full-size network. It gives operations and memory of a training step for one image, and the time of a step in steps of EM routing.
+# The LSTM brings by far the most. For the full-size network the table gives operations and memory of a training step for one image, and its time in steps of EM routing.
 
 # %% tags=["remove-cell"]
 costs = session.run(STEM, "costs")
@@ -746,7 +750,8 @@ names = {"LR-X-params": "Parameters of the smallNORB network without its routing
 chapter.table("LR-X-params", names=names)
 
 # %% [markdown]
-# A long training compiles EM routing, RBA and the kernel, which have a fast core of their own; the LSTM has none. The kernel's time in the table is older than its core. The kernel routes without products, so its operations do not count its routing.
+# In a long training EM routing, RBA and the kernel run compiled; the LSTM has no compiled core. The time of the kernel was measured before it had one.
+# The kernel's routing has no matrix products, so the MFLOP leave it out.
 #
 # ## Run it yourself
 #

@@ -135,7 +135,7 @@ class LifetimeBoost(nn.Module):
         """Update μ and g in place and without branches: a captured CUDA step does so, too."""
         first = F.one_hot(strength.argmax(dim=-1), strength.shape[-1]).float()  # [N, L]
         keep = torch.where(self.batches == 0, 0.0, self.DECAY)
-        self.frequency.copy_(keep * self.frequency + (1 - keep) * first.mean(dim=0))  # φ
+        self.frequency.copy_(keep * self.frequency + (1 - keep) * first.mean(dim=0))  # μ
         self.batches += 1
         due = (self.batches % self.EVERY == 0).float()
         low = (self.frequency < self.band[0]).float()

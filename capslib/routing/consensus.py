@@ -79,8 +79,8 @@ def consensus(
     mu = mean(coupling)
     for _ in range(iterations):
         logits, state = compatibility(mu, coupling, state)
-        coupling = logits.softmax(dim=-1)  # over the children: Σ_i c_i = 1, eq. (3)
-        mu = mean(coupling)  # eq. (4)
+        coupling = logits.softmax(dim=-1)  # over the children: Σ_i c_i = 1, its eq. 3
+        mu = mean(coupling)  # eq. 4 of the paper
     return mu, coupling, state
 
 
@@ -173,7 +173,7 @@ def similarity_routing(
 
     def compatibility(mu: Tensor, coupling: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
         k = kernel(votes, mu, mixture, width)  # [..., J, I]
-        return closed_form(k, log_a, lambda1, lambda2), k  # eq. (11)
+        return closed_form(k, log_a, lambda1, lambda2), k  # eq. 11 of the paper
 
     mu, coupling, k = consensus(votes, compatibility, iterations=iterations, bias=bias)
     agreement = (coupling * k).sum(dim=-1)  # [..., J]

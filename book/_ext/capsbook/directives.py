@@ -284,7 +284,7 @@ class LiveSource(BookDirective):
         if not options:
             return []
         values = ", ".join(f"`{option}`" for option in options)
-        reason = "This paper uses no other values, so the listing leaves these options out."
+        reason = "The listing leaves other values of these options out."
         return self.parse_text_to_nodes(
             f"{{.live-source-caption}}\nShown for {values}. {reason}"
         )
