@@ -79,7 +79,7 @@ def consensus(
     mu = mean(coupling)
     for _ in range(iterations):
         logits, state = compatibility(mu, coupling, state)
-        coupling = logits.softmax(dim=-1)  # over the children: Σ_i c_i = 1, its eq. 3
+        coupling = logits.softmax(dim=-1)  # over the children: Σ_i c_i = 1, eq. 3 of the paper
         mu = mean(coupling)  # eq. 4 of the paper
     return mu, coupling, state
 
