@@ -18,11 +18,11 @@
 #
 # Kirillov and Panov (2022) find anomalies by how unequally a capsule network spreads its couplings.
 # Two measures of inequality, Gini and Palma, beat six other scores nearly everywhere, they report.
-# We trained full-size networks on MNIST and Fashion-MNIST, and on CRISPR with substitute negatives.
-# With ten percent of outliers of MNIST, Gini has an AUROC of {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
+# We trained full-size networks on MNIST, on Fashion-MNIST, and on CRISPR with substitute negatives.
+# With ten percent of outliers on MNIST, Gini has an AUROC of {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
 # On CRISPR it has {ours}`INQ-C-auroc-gini` beside {theirs}`INQ-C-auroc-gini`. But three letters of a site alone give {measured}`off_targets@paper:pam_only:auroc_gini`, since our substitutes often lack them.
-# How much longer the anomaly capsule is than the normal one ranks better in nearly all of these networks.
-# With ten percent of outliers our Palma is higher than printed: the authors' code reads some ratios from the wrong capsule.
+# The difference of the two capsule lengths ranks better in nearly all of these networks.
+# Our Palma is partly higher than printed: the authors' code misreads it.
 #
 # ```{headlines} inequality_anomaly
 # ```
@@ -564,7 +564,7 @@ lesions = session.run(STEM, "lesions")
 cells({f"setup {letter}": f"INQ-T4-{letter}" for letter in "ABCD"})
 
 # %% [markdown]
-# Gini and Palma agree here, too. Npp is behind them in C, ahead of them in B, and not decided against them in A and D. In the paper it is behind in all four.
+# Gini and Palma agree here, too. Npp is behind them in C and ahead of them in B; A and D are undecided. In the paper it is behind in all four.
 
 # %% tags=["remove-input"]
 chapter.table("INQ-W-6")

@@ -16,12 +16,11 @@
 # Not yet tested at full size. Small networks cannot tell yet whether a learned routing makes as few errors as EM routing.
 # :::
 #
-# Faria (2019) lets a capsule network learn its routing: as an LSTM that reads the votes, or as a kernel between votes and their mean.
-# He reports that the LSTM makes as few errors as open implementations of EM routing, or fewer, and the kernel more.
-# The LSTM errs on {theirs}`LR-T3-conn-mnist` of MNIST and {theirs}`LR-T3-conn-norb` of smallNORB, an open EM routing on {theirs}`LR-T3-emwww-mnist` and {theirs}`LR-T3-emwww-norb`.
+# Faria (2019) lets a capsule network learn its routing: an LSTM reads the votes, or a kernel compares them with their mean.
+# He reports that the LSTM makes no more errors than open EM routings ({theirs}`LR-T3-conn-mnist` against {theirs}`LR-T3-emwww-mnist` on MNIST), and the kernel more.
 # In small networks (24-pixel images) the LSTM errs on {measured}`errors:mnist/connectionist:test_error` of MNIST, EM routing on {measured}`errors:mnist/em:test_error` and the kernel on {measured}`errors:mnist/similarity:test_error`.
-# Three seeds leave the order of LSTM and EM routing open; on smallNORB no network has learned enough to count.
-# What the paper says of the kernel's two weights {verdict}`LR-W-3`, on toy data.
+# Three seeds leave the order of LSTM and EM routing open; on smallNORB no network has learned enough.
+# On toy data, what the paper says of the kernel's two weights {verdict}`LR-W-3`.
 # The released kernel starts nearly blind: it hardly tells near votes from far ones.
 #
 # ```{headlines} learned_routing
