@@ -231,12 +231,12 @@ def test_a_layers_table_names_what_sets_its_limit_and_a_steps_has_none():
     layers = machine("benchmarks", [BENCHMARK, BENCHMARK])
     assert "30.0 GB/s, computes on vectors at 60 GFLOP/s and" in layers.text
     head, first, second = cells(layers)
-    assert head[-3:] == ["GFLOP", "times the limit", "limit set by"]
+    assert head[-3:] == ["GFLOP", "time ÷ limit", "limit set by"]
     numbers = ["150", "2.0", "3.5", f"12{NBSP}%", "1.5", "9.5", "arithmetic"]
     assert first == ["a layer", "fast", *numbers]
     assert second == ["", "fast", *numbers]
     (head, _) = cells(machine("benchmarks", [BENCHMARK | {"times_limit": "", "gflop": ""}]))
-    assert head == ["case", "path", "ms", "times as fast", "peak MiB", "of the first"]
+    assert head == ["case", "path", "ms", "times as fast as fast", "peak MiB", "of fast’s peak"]
 
 
 def test_a_table_without_the_vector_rate_bounds_its_limits_by_that_of_matrix_products():
