@@ -384,7 +384,12 @@ class Experience:
         seconds = [record.wall_seconds / steps(record.trial) for record in records]
         low, middle, high = (steps(trial) * second for second in quartiles(seconds))
         memory = max(record.peak_memory_bytes for record in records)
-        return Estimate(middle, memory, basis, low, high, self.overlap)
+        if self.overlap <= 1:
+            return Estimate(middle, memory, basis, low, high)
+        # Side by side each had its share of the card, which was busy while others began.
+        low, busy, high = (part / self.overlap for part in (low, middle, high))
+        low, middle, high = (START_SECONDS + part for part in (low, busy, high))
+        return Estimate(middle, memory, basis, low, high, middle / busy)
 
     def _by_rehearsal(self, trial: Trial, names: tuple[str, ...]) -> Estimate | None:
         record = self._rehearsed.get((trial.paper, names))
@@ -407,13 +412,12 @@ class Experience:
         if paces:
             low, pace, high = quartiles(paces)
             low, high = min(low, pace / MEASURED_DOUBT), max(high, pace * MEASURED_DOUBT)
-            spread = line.middle * low, line.middle * pace, line.middle * high
-            basis, together = BY_PACE, self.overlap
+            spread, basis = (line.middle * low, line.middle * pace, line.middle * high), BY_PACE
         else:
+            pace = 1.0
             spread, basis = (line.low / DOUBT, line.middle, line.high * DOUBT), BY_WORK
-            idle = START_SECONDS + line.middle - line.busy
-            together = 1.0 if self.on_cpu else 1 + idle / line.busy
         low, middle, high = (START_SECONDS + seconds for seconds in spread)
+        together = 1.0 if self.on_cpu else middle / (line.busy * pace)
         return Estimate(middle, None, basis, low, high, together)
 
     def _paces_of(self, trial: Trial) -> dict[tuple[str, ...], float]:
@@ -423,7 +427,7 @@ class Experience:
             by_step: dict[tuple[str, ...], list[float]] = {}
             for record in self._by_network.get(key, []):
                 expected = roofline(recipes(record.trial), self.machine).middle
-                pace = seconds_of_all_epochs(record) / expected
+                pace = seconds_of_all_epochs(record) / (self.overlap * expected)
                 by_step.setdefault(step_names(record.trial), []).append(pace)
             self._paces[key] = {step: statistics.median(v) for step, v in by_step.items()}
         return self._paces[key]

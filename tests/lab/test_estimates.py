@@ -236,6 +236,18 @@ def test_records_side_by_side_tell_how_many_a_card_takes(ran):
     assert overlap([]) == 1
 
 
+def test_records_side_by_side_count_with_their_share_of_the_card(trial, ran):
+    """Four at once took a minute each: the card gave a quarter of it to each."""
+    record = ran(60, 300, device="H100")
+    finished = record.started + timedelta(seconds=60)
+    at_once = [record.model_copy(update={"finished": finished})] * 4
+    shared = estimate(trial, at_once, "cuda")
+    assert shared.device_seconds == pytest.approx(15)
+    assert shared.seconds == pytest.approx(START_SECONDS + 15)
+    alone = estimate(trial, at_once[:1], "cuda")
+    assert alone.seconds == alone.device_seconds == pytest.approx(60)
+
+
 def test_a_total_says_what_it_rests_on():
     time = total([Estimate(6.0, None, "a", 3.0, 9.0), Estimate(4.0, None, "b"), UNKNOWN], 2)
     assert (time.seconds, time.low, time.high) == (5, 3.5, 6.5)
