@@ -267,12 +267,18 @@ def run_budget(
             )
         while time.monotonic() < deadline:
             choice = plan_budget(left, store, settings, deadline - time.monotonic())
+            claims = sum(len(group.claims) for group in choice.groups)
+            display.say(
+                f"Chosen: {plural(len(choice.trials), 'trial')}, "
+                f"which are to decide {plural(claims, 'claim')} in time."
+            )
             groups = [*choice.groups, choice.begun] if choice.begun else choice.groups
             records: list[Record] = []
             for _, crew in itertools.groupby(groups, key=lambda group: group.crew):
                 keys = dict.fromkeys(key for group in crew for key in group.trials)
                 trials = [waiting.trials[key] for key in keys]
-                records += run(trials, store, settings, display=display, deadline=deadline)
+                if time.monotonic() < deadline:
+                    records += run(trials, store, settings, display=display, deadline=deadline)
             if not records:
                 break
             left = left.without({record.key for record in records})
