@@ -752,7 +752,7 @@ styled.format(lambda value: raised(f"{value:.2g}"))
 
 # %% [markdown]
 # The printed form rises at the logistic and at the E-step; rises of $10^{-14}$ are rounding. The weighted form never rises with an E-step of its own, $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$, where $\mathrm{cost}_{ij}$ is what parent $j$ pays for child $i$.
-# No other quantity can fall at every step either. On the votes of `test_procedure_1_can_go_round_in_a_circle` the procedure comes back to an earlier state, where a quantity that always fell would have to be lower. So the claim fails <span id="at-EM-W-8">{claim}`EM-W-8`</span>.
+# With the paper's E-step no quantity can fall at every step. On the votes of `test_procedure_1_can_go_round_in_a_circle` the procedure comes back to an earlier state, where such a quantity would have to be lower. So the claim fails <span id="at-EM-W-8">{claim}`EM-W-8`</span>.
 #
 # ## Deviations
 #

@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Both theorems hold, and the experiment on signs reproduces. In small networks a missing bias stops deep routing by agreement, as claimed, and EM routing in part. From other first weights both train without one.
+# Both theorems hold, and the experiment on signs reproduces. In small networks a missing bias stops deep routing by agreement (RBA), as claimed, and EM routing in part. From other first weights both train without one.
 # :::
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias cannot tell an input from its negative.

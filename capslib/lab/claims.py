@@ -18,7 +18,7 @@ from capslib.lab.ledger import Claim, ledger, number, plural, span
 from capslib.lab.records import Record
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
-from capslib.lab.words import ERRATA, GROUPS, NOT_RUN, STATUSES, Status, Verdict, tally
+from capslib.lab.words import ERRATA, GROUPS, NOT_RUN, SIZES, STATUSES, Status, Verdict, tally
 from capslib.papers.check import stopped_itself
 from capslib.papers.experiment import Scale
 
@@ -162,10 +162,6 @@ def ours(verdict: Verdict) -> str:
     if not value:
         value = "not run" if verdict.group in UNJUDGED else "undecided"
     return f"{value} {our_interval(verdict)}".strip()
-
-
-SIZES = {"smoke": "stand-ins", "cpu": "small networks", "paper": "full size"}
-"""What readers call the networks and data of a scale."""
 
 
 def basis(verdict: Verdict) -> str:

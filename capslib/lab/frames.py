@@ -14,6 +14,7 @@ from capslib.lab.ledger import grouped, plural, raised
 from capslib.lab.ledger.deviations import deviations_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
+from capslib.lab.words import SIZES
 from capslib.papers.experiment import SCALES, Arm, Deviation, Experiment
 
 if TYPE_CHECKING:
@@ -276,11 +277,11 @@ def standing(records: Sequence[Record]) -> str:
 
 
 def shown_are(records: Iterable[Record]) -> str:
-    """Return scales and number of seeds of what a figure shows: ``cpu scale, 3 seeds``."""
+    """Return size and number of seeds of what a figure shows: ``small networks, 3 seeds``."""
     trials = [record.trial for record in records]
-    scales = sorted({trial.scale for trial in trials})
+    sizes = sorted({SIZES[trial.scale] for trial in trials})
     seeds = {trial.seed for trial in trials}
-    return f"{', '.join(scales)} scale, {plural(len(seeds), 'seed')}"
+    return f"{', '.join(sizes)}, {plural(len(seeds), 'seed')}"
 
 
 def say(text: str) -> None:

@@ -26,6 +26,12 @@ NONE_TRAINED = "no capsule network of this paper has been trained at its size"
 """What a total says of a paper whose capsule networks are all reduced."""
 OTHER_DATA = "on other data than the paper's"
 """Why a run at paper scale may still be one of a reduced setting."""
+SIZES: dict[Scale, str] = {
+    "smoke": "stand-ins",
+    "cpu": "small networks",
+    "paper": "full size",
+}
+"""What readers call the networks and data of a scale."""
 IN_PART = ("holds in part", "fails in part")
 """Words for a claim of several parts; :attr:`Verdict.word` says how many of them."""
 _OWN_SIZE = (

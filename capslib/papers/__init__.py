@@ -101,7 +101,7 @@ PAPERS: Mapping[str, Paper] = Registry(
                 2019,
                 "faria2019",
                 "An LSTM that learns to route equals or beats the open implementations of EM "
-                "routing.",
+                "routing; a learned kernel does not.",
                 {
                     "paper on arXiv": "https://arxiv.org/abs/1909.12737",
                     "official code": "https://github.com/Goncalo-Faria/learning-inner-consensus/tree/ace32c683b6d393edd0b7175a272a8bf65b57680",

@@ -142,7 +142,7 @@ def test_a_value_of_a_record_is_written_as_a_reader_would():
 def test_a_figure_says_what_it_shows_and_that_smoke_runs_decide_nothing(records, smoke):
     assert "they decide nothing" in frames.standing(smoke)
     assert "they decide nothing" not in frames.standing([*smoke, *records])
-    assert frames.shown_are(records) == "cpu scale, 2 seeds"
+    assert frames.shown_are(records) == "small networks, 2 seeds"
 
 
 # -------------------------------------------------------------------------------- colours

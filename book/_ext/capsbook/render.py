@@ -122,7 +122,8 @@ def comparisons(verdicts: Iterable[Verdict]) -> str:
     verb = "are" if sum(decided.values()) > 1 else "is"
     return (
         f"{len(keys)} of them carry {plural(len(decided), 'comparison')}; {number_decided} "
-        f"{verb} decided. About one 95 % interval in twenty misses the true mean by chance."
+        f"{verb} decided. About one 95 % interval in twenty misses the true mean by chance. "
+        "Tests decide theorems and counts; measured numbers decide nothing."
     )
 
 
