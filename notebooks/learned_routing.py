@@ -286,7 +286,7 @@ chapter.table("LR-W-3", names=names)
 # ### Connectionist routing
 #
 # For every child and parent, an LSTM with 16 units reads $[\mu, a_i, v_i, c_i]$ in each iteration. A perceptron $g$ turns its hidden state into the logit of the coupling.
-# After the last iteration, a perceptron $f$ turns the mean of its cell states $s_i$ over the children, $\sum_i c_i s_i$, into the activation of the parent.
+# In the end a perceptron $f$ turns $\sum_i c_i s_i$, a mean of the LSTM's cell states $s_i$, into the activation of the parent.
 #
 # ```{fold} The lines that compute both routings
 # ```
