@@ -420,7 +420,6 @@ images_table("T2", "kmnist", "cifar10")
 # %% [markdown]
 # At full size the capsule scores are reproduced or better. One is not decided: Npp on Fashion-MNIST with ten percent.
 # ABC is reproduced on MNIST and Fashion-MNIST. NL is not: the release evaluates {ref}`random weights <inq-errata>`, and ours has learned.
-# The prepared KMNIST is a part of the set, so its numbers decide nothing.
 #
 # Scored by its reconstruction error, as is usual, a trained NL comes close to Gini with the fewest outliers of MNIST and Fashion-MNIST.
 
@@ -564,7 +563,7 @@ lesions = session.run(STEM, "lesions")
 cells({f"setup {letter}": f"INQ-T4-{letter}" for letter in "ABCD"})
 
 # %% [markdown]
-# Gini and Palma agree here, too. Npp is behind them in C and ahead of them in B; A and D are undecided. In the paper it is behind in all four.
+# Npp is behind Gini and Palma in C and ahead of them in B; A and D are undecided. In the paper it is behind in all four.
 
 # %% tags=["remove-input"]
 chapter.table("INQ-W-6")
@@ -634,8 +633,6 @@ table = pd.DataFrame(columns, index=[SCORES[score] for score in COMPARED])
 frames.styled(table.rename_axis("AUROC"))
 
 # %% [markdown]
-# A trained NL falls below guessing. Before its training it has {measured}`baselines@paper:as_prepared:auroc_nl_untrained`, close to the paper's {theirs}`INQ-C-auroc-nl`: the release scores new random weights.
-#
 # ## Deviations
 #
 # | what | paper | here | why it matters |
@@ -663,7 +660,8 @@ chapter.table("INQ-C-n-")
 # NumPy prints the ratios 9.5 (normal) and 12.25 (anomaly) as `[ 9.5  12.25]`. An empty word stands first, so the second is the *normal* capsule's. Palma is then wrong where its ratio is largest.
 # By its own ratio, on MNIST with ten percent of outliers, it has {ours}`INQ-T2-mnist-10pct-palma`; the paper has {theirs}`INQ-T2-mnist-10pct-palma` {claim}`INQ-T2-mnist-10pct-palma`.
 #
-# **NL has random weights.** [W is no parameter](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/models.py#L86), so a saved network lacks its weights *W*, and the evaluation [draws new ones](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/compute_metrics.py#L269-L277).
+# **NL has random weights.** [W is no parameter](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/models.py#L86), so a saved network lacks its weights, and the evaluation [draws new ones](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/compute_metrics.py#L269-L277).
+# On CRISPR, an untrained NL has {measured}`baselines@paper:as_prepared:auroc_nl_untrained` here and {theirs}`INQ-C-auroc-nl` in the paper.
 #
 # **Palma does not beat Gini.** The text prefers Palma: couplings become extreme, it argues, and Palma looks at both ends. Of 29 printed AUROCs Palma has the higher one in 9, and Gini in 17 <span id="at-INQ-W-9">{claim}`INQ-W-9`</span>.
 #
@@ -752,7 +750,7 @@ plt.show()
 # | 1/(x + 0.00001) of an x of zero or below (*Nre*) | a perfect reconstruction is called the worst | the released score |
 # | *W* starts with standard deviation 1 where parents compete | capsules have full length at once; we start at 0.1 | – |
 #
-# Tests hold the first four, such as `test_the_release_reads_the_second_word_of_both_palma_ratios` and
+# Tests hold the first four, among them `test_the_release_reads_the_second_word_of_both_palma_ratios` and
 # `test_early_stopping_looks_at_the_test_set_or_at_what_nothing_else_sees`.
 
 # %% [markdown]
@@ -775,7 +773,7 @@ def lead(networks: list, metric: str, rival: str, digits: int = 4) -> str:
         differences.append(difference)
     mean = frames.mean(differences, digits, (-1, 1))
     wins = sum(difference > 0 for difference in differences)
-    return f"{mean}, {wins} of {len(networks)}"
+    return f"{mean}, {wins}\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}{len(networks)}"
 
 
 RIVALS = {
@@ -796,7 +794,9 @@ for percent, means in images.groupby("percent"):
         leads = means[f"auroc_{score}"] - means[GINI]
         mean = frames.mean([leads.mean()], 3, None)
         wins = (leads > 0).sum()
-        cells_of_images.append(f"{mean}, {wins} of {len(leads)}")
+        cells_of_images.append(
+            f"{mean}, {wins}\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}{len(leads)}"
+        )
     columns[f"images, {percent:g} %"] = cells_of_images
 table = pd.DataFrame(columns, index=list(RIVALS.values()))
 frames.styled(table)

@@ -659,7 +659,6 @@ plt.show()
 #
 # Table 3 quotes {theirs}`LR-T3-emorig-norb` for EM routing's authors, an error of stereo pairs, beside errors of single images. They do not compare.
 # And the release has [its own EM routing](https://github.com/Goncalo-Faria/learning-inner-consensus/blob/5b5096535c02cdbf1818b41e0a263aa556267644/models/coreimp/emRouting.py#L43-L62), with a normaliser that its author's comment calls wrong.
-# Ours agrees with the plain loops of its paper (`it_is_what_the_plain_loops_say`).
 #
 # ## Beyond the paper
 #

@@ -340,13 +340,12 @@ plt.show()
 # ## Experiments
 #
 # *Small networks* see MNIST at half resolution, in frames of 20 × 20 pixels. They have 64 filters and sixteen capsules of eight numbers, and train for 16 epochs with three seeds.
-# No network of the paper's size has run yet.
 #
 # ### Table 1: does the encoding carry over to affNIST?
 #
 # Networks are trained on shifted MNIST digits alone. Then a support vector machine is fitted to encodings of affNIST (a) or of MNIST (b), and tested on new affNIST images.
 # For the MNIST column it is fitted to MNIST in both rows.
-# We generate affNIST from the MNIST test digits by the published ranges, and train one network for both columns.
+# We generate affNIST from the MNIST test digits by the published ranges.
 # In each cell the paper's accuracy in percent stands over that of our small networks. The paper quotes its first two rows, so ours stand below the table.
 
 # %% tags=["remove-cell"]
@@ -373,7 +372,6 @@ chapter.table("SP-W-7", "SP-W-8")
 # %% [markdown]
 # In (a) sparse encodings lead dense ones, but only if the machine sees capsules *without* their mask. The released code gives it these, and our table follows.
 # With the mask that the paper describes, sparse encodings get {measured}`encodings:sparse:affnist_a_masked`. Dense ones have no mask and keep their {measured}`encodings:dense:affnist_a_masked`.
-# Boosting makes no clear difference: without it sparse encodings get {measured}`encodings:no_boosting:affnist_a_raw`.
 # Fitted to MNIST (b), the machine is near chance on sparse and dense encodings. On supervised ones it gets {measured}`encodings:supcaps:affnist_b_raw`.
 #
 # By their own classes, our SUPCAPS recognise {measured}`encodings:supcaps:affnist_accuracy` of affNIST and our CNN {measured}`encodings:cnn:affnist_accuracy`.
@@ -534,7 +532,6 @@ chapter.table("SP-W-1", "SP-X-")
 # %% [markdown]
 # A capsule matters to a picture if leaving it out changes the pixels by a squared sum above a hundredth of the picture's own.
 # On average {measured}`encodings:dense:contributing` of sixteen matter in a dense network, and {measured}`encodings:sparse:contributing` in a sparse one.
-# Our squared errors add up fewer pixels than the paper's and cannot be compared with them.
 #
 # ### Figures 3 and 4: who is supported, and who comes first?
 #
@@ -709,7 +706,7 @@ plt.show()
 # | what | paper | here | why it matters |
 # |---|---|---|---|
 # | affNIST | the published files | generated from MNIST | no value is decided |
-# | images | 28 and 40 pixels | 20 pixels | squared errors cannot be compared |
+# | images | 28 and 40 pixels | 20 pixels | squared errors add up fewer pixels and cannot be compared |
 # | network | 256 filters, 16 numbers a capsule | 64 filters, 8 numbers | orders are those of small networks |
 # | networks for Table 1 | one for each column | one for both | MNIST stands in a larger frame |
 # | classifier learns from | 60,000 encodings | 20,000 | accuracies in (a) may be lower |
@@ -791,7 +788,6 @@ chapter.table("SP-W-9")
 # With one layer more, sparse encodings fall in (a) from {measured}`encodings:sparse:affnist_a_raw` to {measured}`beyond:sparse/one_layer_more:affnist_a_raw`, and dense ones from {measured}`encodings:dense:affnist_a_raw` to {measured}`beyond:dense/one_layer_more:affnist_a_raw`; which lose less is undecided.
 #
 # In dense networks, mean support below the first rank is {measured}`beyond:dense/em:support_left` of the first with EM routing, and {measured}`encodings:dense:support_left` with RBA. So EM routing is less even here; a longer training has to confirm it.
-# The EM encodings get {measured}`beyond:dense/em:affnist_a_raw` in (a).
 #
 # ```{fold} Accuracies and support in these networks
 # ```
@@ -861,7 +857,7 @@ percent_table(rows)
 # ### Are sparse encodings harder to fool?
 #
 # FGSM attacks the encoder through a linear classifier of its masked encodings. No gradient passes through the ranks of a mask, so an attack may be partly blind.
-# At the smallest step, ε = 0.02, accuracy is {measured}`attacks:sparse:attacked_0.02` on sparse encodings, {measured}`attacks:dense:attacked_0.02` on dense ones, and {measured}`attacks:cnn:attacked_0.02` with the CNN. At the largest step all networks are near zero.
+# At the smallest step, ε = 0.02, accuracy is {measured}`attacks:sparse:attacked_0.02` on sparse encodings, {measured}`attacks:dense:attacked_0.02` on dense ones, and {measured}`attacks:cnn:attacked_0.02` with the CNN.
 
 # %% tags=["remove-cell"]
 attacks = session.run(STEM, "attacks")
