@@ -282,13 +282,18 @@ class Roofline(NamedTuple):
         return max(self.arithmetic, self.traffic)
 
 
-def roofline(recipes: Iterable[BaseRecipe], machine: Machine) -> Roofline:
-    """Return what trainings take on a machine, by all that their steps do."""
+def roofline(
+    recipes: Iterable[BaseRecipe], machine: Machine, compiled: bool | None = None
+) -> Roofline:
+    """Return what trainings take on a machine, by all that their steps do.
+
+    ``compiled`` says whether their routing is; by default it is where that pays.
+    """
     arithmetic = traffic = launches = 0.0
     for recipe in recipes:
         count, steps = counted(recipe), recipe.steps
         moved, launched = count.bytes, count.launches
-        if count.fuses and is_long(recipe):
+        if count.fuses and (is_long(recipe) if compiled is None else compiled):
             moved = count.product_bytes + FUSED * (moved - count.product_bytes)
             launched = count.product_launches + FUSED * (launched - count.product_launches)
         arithmetic += steps * count.flops / machine.flops
@@ -405,8 +410,8 @@ class Experience:
             seconds * MEASURED_DOUBT,
         )
 
-    def _by_work(self, trial: Trial) -> Estimate:
-        line = roofline(recipes(trial), self.machine)
+    def _by_work(self, trial: Trial, compiled: bool | None = None) -> Estimate:
+        line = roofline(recipes(trial), self.machine, compiled)
         names = step_names(trial)
         paces = [pace for step, pace in self._paces_of(trial).items() if step != names]
         if paces:
@@ -426,7 +431,8 @@ class Experience:
         if key not in self._paces:
             by_step: dict[tuple[str, ...], list[float]] = {}
             for record in self._by_network.get(key, []):
-                expected = roofline(recipes(record.trial), self.machine).middle
+                compiled = record.routing_path == "compiled"
+                expected = roofline(recipes(record.trial), self.machine, compiled).middle
                 pace = seconds_of_all_epochs(record) / (self.overlap * expected)
                 by_step.setdefault(step_names(record.trial), []).append(pace)
             self._paces[key] = {step: statistics.median(v) for step, v in by_step.items()}
@@ -440,7 +446,7 @@ class Experience:
             trial = records[0].trial
             seconds = [seconds_of_all_epochs(r) / steps(r.trial) for r in records]
             measured = statistics.median(seconds) * steps(trial) / self.overlap
-            estimate = self._by_work(trial)
+            estimate = self._by_work(trial, records[0].routing_path == "compiled")
             names = sorted(f"{network}, {routing}" for network, routing in networks_of(trial))
             ratio = estimate.device_seconds / measured
             yield Comparison(" and ".join(names), len(records), ratio, estimate.basis)
