@@ -759,7 +759,6 @@ styled.format(lambda value: raised(f"{value:.2g}"))
 # | what | paper | here | why it matters |
 # |---|---|---|---|
 # | size | 316,650 parameters | 25,098 | with three iterations, small networks are right on fewer than nine of ten training images |
-# | images | 48 pixels, crops of 32 | for many experiments 32 and 24 | the last grid is 2 × 2, and a coordinate has two values |
 # | length | no word; the release's flag says 2,000,000 steps | 9,120 steps (viewpoints: 4,064), schedules stretched to them | twice the length lowers the error of each capsule network tried |
 # | learning rates (48-pixel images) | no word | chosen by hand on held-out stand-ins, without records | no test image was seen |
 # | files | smallNORB | a copy compressed as JPEG, 2 × 2 pixels averaged | the tables of claims mark its verdicts as *derived data* |
@@ -875,7 +874,8 @@ plots.key(gradient_axis, shades)
 plt.show()
 
 # %% [markdown]
-# ### Four more in public code
+# ```{fold} Four more in public code
+# ```
 #
 # | mistake | where | effect |
 # |---|---|---|
@@ -889,7 +889,7 @@ plt.show()
 # (em-competition)=
 # ### Who should compete for a child?
 #
-# Here are the errors of {numref}`fig-em-rules`, in small networks (48-pixel images). *As printed*, all parents that see a child compete; with *one type only*, those of one type. *As released* adds the release's shared maximum and ε.
+# Here are the errors of {numref}`fig-em-rules`, in small networks (48-pixel images).
 # Each cell has the mean error in percent of three seeds, with its 95 % interval:
 
 # %% tags=["hide-input"]

@@ -346,7 +346,7 @@ chapter.table(*names, names=names)
 #
 # ## Experiments
 #
-# Two settings stand behind the numbers of this chapter:
+# The numbers come from two settings:
 #
 # | | full size | {ref}`small networks <reduced>` |
 # |---|---|---|
@@ -364,7 +364,7 @@ chapter.table(*names, names=names)
 sign_runs = session.run(STEM, "sign")
 
 # %% [markdown]
-# Table 1 at full size: training accuracy in percent, the paper's value over ours. A tinted cell agrees within the tolerance, one point without a bias and 0.3 points with one. The square is our verdict and links to its details.
+# Table 1 at full size: training accuracy in percent, the paper's value over ours. A tinted cell agrees within the tolerance, one point without a bias and 0.3 points with one.
 
 # %% tags=["remove-input"]
 rows = [
@@ -553,12 +553,11 @@ chapter.table(*names, names=names)
 #
 # ## Deviations
 #
-# The paper leaves questions open, its two code releases differ, and we changed a few things. These matter:
+# These matter:
 #
 # | | paper, or its code | here | why it matters |
 # |---|---|---|---|
 # | deep networks | 28-pixel images, 50 epochs (text) or 30 (scripts) | 14-pixel images, 4 or 5 epochs, ten times the learning rate | No value of Tables 2 and 3 is decided, only orders. |
-# | routing iterations | [3 in the first release](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/capsule_layer.py#L12), [2 in the second](https://github.com/peerdavid/capsnet-limitations/blob/9b6ee64d382712f0e5491f9426af9303c00b9716/capsule/capsule_layer.py#L12) | 3 | The text matches the first release {cite:p}`peer2020code`. |
 # | reported accuracy | not said; the best epoch in the second release | last epoch | Seven EM layers with a bias end at {measured}`depth:mnist/em_vector/7/bias:test_accuracy`; their best epoch has {measured}`depth:mnist/em_vector/7/bias:best_test_accuracy`. |
 # | squash | adds 10⁻⁸ to every component | adds nothing | The constant is a tiny bias and breaks the symmetry. |
 # | direction of EM capsules | 10⁻⁸ is added to the pose, and to its length | to its length only | In the pose it breaks the symmetry. {ref}`In the length it lets EM learn the sign <negation-offset>`. |
@@ -582,7 +581,7 @@ frames.configuration(EXPERIMENTS["depth"], arm=["network"]).pipe(frames.styled)
 #
 # ### `--use_bias=False` is true
 #
-# Both releases read the switch as `bool`: [the first](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/train.py#L44-L45) and [the second](https://github.com/peerdavid/capsnet-limitations/blob/9b6ee64d382712f0e5491f9426af9303c00b9716/train.py#L56-L57).
+# Both releases {cite:p}`peer2020code` read the switch as `bool`: [the first](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/train.py#L44-L45) and [the second](https://github.com/peerdavid/capsnet-limitations/blob/9b6ee64d382712f0e5491f9426af9303c00b9716/train.py#L56-L57).
 # Python takes any text that is not empty for true:
 
 # %%
