@@ -959,8 +959,8 @@ for score in SHOWN:
     texts = pd.Series(numbers).map("{:.3f}".format)
     rows[SCORES[score]] = list(texts.replace("nan", frames.MISSING))
 columns = ["AUROC", "spread over draws", "over classes", "over ten classes, paper"]
-title = f"Standard deviations: {frames.shown_are(networks)}"
-frames.table(rows, columns, "score").set_caption(title)
+display(frames.table(rows, columns, "score"))
+frames.say(f"Spreads are standard deviations: {frames.shown_are(networks)}.")
 
 # %% [markdown]
 # Of Gini and Palma nearly as much, of Npp half as much, of Nre hardly. AUROCs lie above those of Table 2: these four classes are the easier ones.

@@ -24,8 +24,6 @@ NOT_RUN = "not run"
 
 NONE_TRAINED = "no capsule network of this paper has been trained at its size"
 """What a total says of a paper whose capsule networks are all reduced."""
-SIZES = {"smoke": "stand-ins", "cpu": "small networks", "paper": "full size"}
-"""What readers call the networks and data of a scale."""
 OTHER_DATA = "on other data than the paper's"
 """Why a run at paper scale may still be one of a reduced setting."""
 SIZES: dict[Scale, str] = {
