@@ -364,7 +364,7 @@ chapter.table(*names, names=names)
 sign_runs = session.run(STEM, "sign")
 
 # %% [markdown]
-# Table 1 at full size: training accuracy in percent, the paper's value over ours. A tinted cell agrees within the tolerance, one point without a bias and 0.3 points with one.
+# Table 1 at full size: training accuracy in percent, the paper's value over ours. A tinted cell agrees within the [tolerance](../how_to_read.md#tolerances), which is tighter near the end of the scale.
 
 # %% tags=["remove-input"]
 rows = [
@@ -562,7 +562,7 @@ chapter.table(*names, names=names)
 # | squash | adds 10⁻⁸ to every component | adds nothing | The constant is a tiny bias and breaks the symmetry. |
 # | direction of EM capsules | 10⁻⁸ is added to the pose, and to its length | to its length only | In the pose it breaks the symmetry. {ref}`In the length it lets EM learn the sign <negation-offset>`. |
 # | E-step of EM | densities [with a constant](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) | log-densities | {ref}`The constant hides how wide a cluster is <negation-densities>`. |
-# | cost of EM | [$\ln \sigma^2$](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L87-L92), the logarithm of the variance | as released | Hinton et al. have $\ln \sigma$, half of it. |
+# | cost of EM | [the logarithm of the variance](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L87-L92), $\ln \sigma^2$ | as released | Hinton et al. have $\ln \sigma$, half of it. |
 # | ε of Adam | 10⁻⁷ (Keras) | 10⁻⁸ (PyTorch) | It {ref}`decides which weights move <negation-offset>` in the EM sign network. |
 #
 # ```{fold} Every deviation, and every setting of the depth experiment
