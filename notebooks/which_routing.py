@@ -62,8 +62,10 @@ comparison = EXPERIMENTS["comparison"]
 trained_here = session.run(STEM, "comparison")
 
 # %% tags=["remove-cell"]
-records = frames.best([*chapter.records, *trained_here], "comparison")
-scale_shown = records[0].trial.scale
+everything = [*chapter.records, *trained_here]
+finished = frames.select(everything, "comparison", "cpu")
+scale_shown = "cpu" if shown.counted(finished, "steps") else "smoke"
+records = frames.select(everything, "comparison", scale_shown)
 seeds_shown = comparison.seeds[scale_shown]
 counted = {budget: shown.counted(records, budget, seeds_shown) for budget in BUDGETS}
 sets = list(dict.fromkeys(place.data for place in counted["steps"]))
@@ -71,26 +73,30 @@ names = list(dict.fromkeys(place.network for place in counted["steps"]))
 
 
 def values_of(data: str, metric: str, budget: str = "steps") -> dict[str, list[float]]:
-    """Return a metric of each network that has trained on a data set, seed by seed."""
+    """Return a metric of each network on a data set, seed by seed; of trained ones alone.
+
+    On stand-ins, where none trains long enough, it is that of all.
+    """
     by_network = {}
     for place, runs in counted[budget].items():
         values = shown.values(runs, metric)
-        if place.data == data and values and shown.have_trained(runs, budget):
+        is_shown = scale_shown == "smoke" or shown.have_trained(runs, budget)
+        if place.data == data and values and is_shown:
             by_network[place.network] = values
     return by_network
 
 
 # %% tags=["remove-input"]
-expected = len(comparison.trials(scale_shown))
-if scale_shown == "smoke":
-    frames.say("These are seconds of training on stand-ins. They show the page, and no answer.")
-elif len(records) < expected:
+expected = len(comparison.trials("cpu"))
+if len(finished) == expected:
+    frames.say(f"All {expected} networks have trained.")
+else:
     frames.say(
-        f"So far {len(records)} of {expected} networks have trained. "
+        f"So far {len(finished)} of {expected} networks have trained. "
         "A network appears below once both learning rates have run with all seeds."
     )
-else:
-    frames.say(f"All {expected} networks have trained.")
+if scale_shown == "smoke":
+    frames.say("Until then the page shows seconds of training on stand-ins, and no answer.")
 
 # %% [markdown]
 # ## What each routing gives, and what it costs
