@@ -363,7 +363,7 @@ frames.say(f"Spread loss: {loss:.3f} before the step, {lowered:.3f} after it.")
 # (em-left-out)=
 # ### Where the released code departs from the paper
 #
-# The released code {cite:p}`hinton2018code` departs from the text in its convolutional layers. Our full-size capsule networks, which wait for a GPU, do as the code in the first two rows of this table.
+# The released code {cite:p}`hinton2018code` departs from the text in its convolutional layers. Our full-size capsule networks wait for a GPU. They will follow the code in the first two rows of this table.
 #
 # | | paper | released code | our small networks |
 # |---|---|---|---|
@@ -668,7 +668,7 @@ plt.show()
 # %% tags=["remove-cell"]
 attacks = session.run(STEM, "attacks")
 
-# %% mystnb={"figure": {"caption": "By how much do capsules resist better? Accuracy of capsules minus that of the CNN (targeted: targets missed), over the step in standard deviations. Small networks (32-pixel images), 500 images, three faint seeds and their mean.", "name": "fig-em-attacks"}, "image": {"alt": "Lead of capsules over the CNN in points, for four attacks. Without an attack the CNN is ahead. For larger steps the two come close: the mean lead reaches the ten points that the claims ask for under no white-box attack."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Do capsules resist better? Accuracy of capsules minus that of the CNN (targeted: targets missed), over the step in standard deviations. Small networks (32-pixel images), 500 images, three faint seeds and their mean.", "name": "fig-em-attacks"}, "image": {"alt": "Lead of capsules over the CNN in points, for four attacks. Without an attack the CNN is ahead. For larger steps the two come close: the mean lead reaches the ten points that the claims ask for under no white-box attack."}} tags=["hide-input"]
 ATTACKS = """
 fgsm | FGSM
 targeted | targeted FGSM
@@ -775,7 +775,7 @@ frames.deviations(chapter.all_records).pipe(frames.styled).hide(axis="index")
 # ### Competition inside one window only
 #
 # [www0wwwjs1](https://github.com/www0wwwjs1/Matrix-Capsules-EM-Tensorflow/blob/0196eadc8dd38f476d3244d2ea577a1c7cdf6e8d/capsnet_em.py#L334-L338) and [yl-1993](https://github.com/yl-1993/Matrix-Capsules-EM-PyTorch/blob/ca4cd7f45a4234ddf49efe9db34c9ff645378437/model/capsules.py#L153-L159) take a softmax over the parent types of each position on its own.
-# A child then counts once for each of its windows. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches it.
+# A child then gives one unit to each of its windows, and not one in all. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches it.
 
 
 # %% mystnb={"figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? The paper says one unit.", "name": "fig-em-competition"}, "image": {"alt": "Four grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. With one competition per type all are four, the number of parent types. As released some are smaller."}} tags=["hide-input"]

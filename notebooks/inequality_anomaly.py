@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, where at least one percent of the training images are outliers. But a plainer score, the difference of the two capsules' lengths, ranks better in nearly all of these networks.
+# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, with one and with ten percent of outliers. But a simpler score, the difference of the two capsules' lengths, ranks better in nearly all of these networks.
 # :::
 #
 # Kirillov and Panov (2022) find anomalies by how unequally a capsule network spreads its couplings.
@@ -382,7 +382,7 @@ plt.show()
 # A tint marks means that differ by at most 0.02, or by half the distance to 1 where that is less. The sign is the verdict, for which our interval counts, too: ✓ reproduced, + better, ≠ not reproduced, ? not decided, ▫ measured, which decides nothing.
 #
 # A claim in words spans many columns and is judged at one size: on images, in small networks.
-# These decide an order only if twice the epochs give the same decision and change no score by more than a tenth of its value.
+# An order from small networks counts only if twice the epochs give the same decision and change no score by more than a tenth of its value.
 
 # %% tags=["remove-cell"]
 detection = session.run(STEM, "detection")
@@ -418,7 +418,7 @@ display(images_table("T2", "mnist", "fmnist"))
 images_table("T2", "kmnist", "cifar10")
 
 # %% [markdown]
-# At full size the capsule scores are reproduced or better. One is not decided: Npp on Fashion-MNIST with ten percent.
+# At full size all capsule scores but one are reproduced or better. Undecided is Npp on Fashion-MNIST with ten percent.
 # ABC is reproduced on MNIST and Fashion-MNIST. NL is not: the release evaluates {ref}`random weights <inq-errata>`, and ours has learned.
 #
 # Scored by its reconstruction error, as is usual, a trained NL comes close to Gini with the fewest outliers of MNIST and Fashion-MNIST.
@@ -872,7 +872,7 @@ axes[0].set_ylabel("share of the coupling")
 plt.show()
 
 # %% [markdown]
-# With EM the capsule that wins takes most children. So the couplings of the *loser* are unequal, and Gini is inverted.
+# With EM the longer of the two class capsules takes most children. So the couplings of the *loser* are unequal, and Gini is inverted.
 # With zeros of MNIST as the normal class, its AUROC is {measured}`routings:mnist/outliers/10_percent/kind_0/over_children:auroc_gini` over the children and nearly zero with EM.
 # With RBA nearly every child splits its coupling about equally, and the measures disagree: Palma has {measured}`routings:mnist/outliers/10_percent/kind_0/rba:auroc_palma`, and Gini {measured}`routings:mnist/outliers/10_percent/kind_0/rba:auroc_gini`.
 #
@@ -963,7 +963,7 @@ display(frames.table(rows, columns, "score"))
 frames.say(f"Spreads are standard deviations: {frames.shown_are(networks)}.")
 
 # %% [markdown]
-# Of Gini and Palma nearly as much, of Npp half as much, of Nre hardly. AUROCs lie above those of Table 2: these four classes are the easier ones.
+# For Gini and Palma the draw changes nearly as much as the class, for Npp half as much, for Nre hardly anything. AUROCs lie above those of Table 2: these four classes are the easier ones.
 
 # %% [markdown]
 # ## Run it yourself

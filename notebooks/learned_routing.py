@@ -489,7 +489,7 @@ chapter.table("LR-W-1", names=names)
 # The paper's own table is less clear than its text. On smallNORB the LSTM errs on {theirs}`LR-T3-conn-norb`, more than Gritzman's {theirs}`LR-T3-em24-norb`. The kernel's {theirs}`LR-T3-sim-norb` is no more than the {theirs}`LR-T3-emwww-norb` of the other open implementation.
 # The text also says that both stay above the {theirs}`LR-T3-emorig-norb` of EM routing's authors. That is an error of networks that see both images of a stereo pair. Ours see one image at a time, so {claim}`LR-W-2` waits.
 #
-# *What does training the routing bring?* We also froze it as it starts. Then no network learns: a frozen LSTM errs on {measured}`errors:mnist/connectionist/frozen:test_error` of MNIST, a frozen kernel on {measured}`errors:mnist/similarity/frozen:test_error`.
+# *What does training the routing bring?* We also left the routing untrained. Then no network learns: a frozen LSTM errs on {measured}`errors:mnist/connectionist/frozen:test_error` of MNIST, a frozen kernel on {measured}`errors:mnist/similarity/frozen:test_error`.
 # But this freezes the activations, too: either could be the cause.
 #
 # ```{fold} How the learning rates were chosen
@@ -695,7 +695,7 @@ plt.show()
 # ### Can these routings tell votes from their negatives?
 #
 # {doc}`RBA and EM routing without a bias cannot </book/papers/negation_limitation>`. A kernel sees distances only, so similarity routing cannot either; an LSTM reads the votes themselves, and can.
-# We route random votes $v$, then $-v$, in a single layer. A routing with two zeros in its row cannot tell them apart.
+# We route random votes $v$, then $-v$, in a single layer. Zero in both columns: the routing cannot tell $v$ from $-v$.
 
 # %% tags=["remove-cell"]
 negation = session.run(STEM, "negation")
@@ -713,7 +713,7 @@ frames.table(rows, columns)
 #
 # ### What does each routing cost?
 #
-# The LSTM brings by far the most. For the full-size network the table gives operations and memory of a training step for one image, and its time in steps of EM routing.
+# The LSTM has by far the most parameters of its own. For the full-size network the table gives operations and memory of a training step for one image, and its time in steps of EM routing.
 
 # %% tags=["remove-cell"]
 costs = session.run(STEM, "costs")

@@ -18,11 +18,11 @@
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias cannot tell an input from its negative.
 # Our code agrees, to the last bit.
-# At the paper's size, routing by agreement (RBA) without a bias tells the sign of {ours}`NEG-T1-rba-nobias` of the numbers, and with one of {ours}`NEG-T1-rba-bias`.
+# At the paper's size, routing by agreement (RBA) without a bias gets {ours}`NEG-T1-rba-nobias` of the signs right; with a bias it gets {ours}`NEG-T1-rba-bias`.
 # The paper has {theirs}`NEG-T1-rba-nobias` and {theirs}`NEG-T1-rba-bias`; EM routing reproduces, too.
 # The authors say that this symmetry is why deep networks do not train.
 # In {ref}`small networks <reduced>` on 14-pixel images, four layers of RBA without a bias reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy` on MNIST.
-# From initial weights that keep up the signal they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without a bias.
+# From initial weights that keep vectors from shrinking they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without a bias.
 # So the symmetry alone does not stop them.
 #
 # ```{headlines} negation_limitation
@@ -593,7 +593,7 @@ parser.parse_args(["--use_bias=False"])
 
 # %% [markdown]
 # [The first release's script](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/scripts/run_depth_experiment.sh#L36-L48) passes `--use_bias=False` to every RBA network
-# without a bias. Run as released, this script gives a bias to all RBA networks, and with one they do not collapse. So the paper's collapse without a bias comes from another call. A count of parameters catches the mistake.
+# without a bias. Run as released, this script gives a bias to all RBA networks, and with one they do not collapse. So the paper's results without a bias must come from another command. A count of parameters catches the mistake.
 #
 # ### The softmax over the wrong axis
 #
@@ -767,7 +767,7 @@ frames.styled(table.rename_axis("start"))
 
 # %% [markdown]
 # **RBA: the scale decides.** From unit length, four and five layers train without a bias; with larger weights, four do. Such a network is exactly as symmetric as one whose signal fades.
-# Networks that learn their bias from 0 train, too. As it grows it can do both, so it does not tell which of the two is needed.
+# Networks that learn their bias from 0 train, too. A growing bias breaks the symmetry and keeps the signal, so this start cannot tell which of the two is needed.
 #
 # **EM: neither symmetry nor scale explains it.** Its signal keeps its length, and larger weights do not help. But similar inputs become unrelated on the way up, and deep networks that start in such chaos train badly {cite:p}`poole2016,schoenholz2017`.
 # A start near the identity keeps similar inputs similar, and trains seven and nine layers without a bias.

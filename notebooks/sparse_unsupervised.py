@@ -19,7 +19,7 @@
 # Rawlinson, Ahmed and Kowadlo (2018) train capsules without labels, and let only a few of them reconstruct each image.
 # From such encodings a support vector machine recognises {theirs}`SP-T1-affnist-a` of affNIST: digits shifted, turned, scaled and sheared.
 # Supervised capsules recognise {theirs}`SP-T1-affnist-supcaps`.
-# The two numbers do not compare: the machine was fitted to affNIST, and the supervised capsules saw MNIST alone.
+# The two numbers cannot be compared: the machine was fitted to affNIST, and the supervised capsules saw MNIST alone.
 # Our networks are small (20-pixel images), and we generate affNIST from MNIST.
 # Fitted to affNIST, the same machine recognises {ours}`SP-T1-affnist-a` from sparse encodings, {ours}`SP-T1-affnist-unmasked-a` from dense ones, {measured}`encodings:supcaps:affnist_a_raw` from supervised ones, and {measured}`controls:pixels:affnist_a_raw` from plain pixels.
 #

@@ -1,13 +1,19 @@
-"""The roofline of the speed page: what is counted, and which of arithmetic and memory binds."""
+"""The roofline of the speed page, and what is measured on a card in minutes."""
 
 from __future__ import annotations
+
+import io
 
 import pytest
 import torch
 
+from capslib.papers import STEMS
+from capslib.registry import ROUTINGS
+
 cases = pytest.importorskip(
     "benchmarks.cases", reason="benchmarks/ stands beside the package in a checkout only"
 )
+from benchmarks import card  # noqa: E402
 from benchmarks.__main__ import add_limits  # noqa: E402
 
 RATES = {"vector_flops_per_second": 100.0, "bytes_per_second": 10.0}
@@ -48,3 +54,26 @@ def test_each_layer_is_compared_with_its_limit_and_a_step_with_none():
     add_limits(rows, {"x": layer}, RATES)
     assert (rows[0]["times_limit"], rows[0]["bound_by"]) == (3.0, bound)
     assert "times_limit" not in rows[1]
+
+
+def test_every_main_network_of_the_card_is_an_arm_at_paper_scale():
+    sizes = {name: card.recipe_of(name).batch_size for name in card.MAIN_NETWORKS}
+    assert min(sizes.values()) > 0
+    assert {paper for paper, *_ in card.MAIN_NETWORKS.values()} == set(STEMS)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_routing_on_this_machine_agrees_with_its_definition(routing):
+    assert card.disagreement(routing, "fast", "cpu") < 1e-4
+    assert card.disagreement(routing, "eager", "cpu") < 1e-4
+
+
+def test_the_clock_counts_only_what_follows_the_start(monkeypatch, capsys):
+    times = iter([0.0, *range(100, 106)])
+    monkeypatch.setattr(card.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(card.sys, "stdin", io.StringIO("go\n"))
+    clock = card.Clock()
+    for epoch in range(1, 8):
+        clock(epoch * card.EPOCH_STEPS, 0, "")
+    assert capsys.readouterr().out == "warm\n"
+    assert clock.seconds_of_a_step() == 1 / card.EPOCH_STEPS

@@ -123,7 +123,7 @@ def comparisons(verdicts: Iterable[Verdict]) -> str:
     return (
         f"{len(keys)} of them carry {plural(len(decided), 'comparison')}; {number_decided} "
         f"{verb} decided. About one 95 % interval in twenty misses the true mean by chance. "
-        "Tests decide theorems and counts; measured numbers decide nothing."
+        "Tests decide theorems and counts; numbers that small networks measure decide nothing."
     )
 
 
