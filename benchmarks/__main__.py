@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -247,11 +247,37 @@ def _write(
     """Write the table of this machine, and return its path."""
     import torch
 
-    if options.device.startswith("cuda"):
-        machine = torch.cuda.get_device_name(options.device)
-    else:
-        threads = options.threads or torch.get_num_threads()
-        machine = f"{platform.machine()}, {threads} threads"
+    machine = machine_name(options.device, options.threads or torch.get_num_threads())
+    measured_rates = {
+        "copy_gb_per_second": round(rates["bytes_per_second"] / 1e9, 1),
+        "vector_gflop_per_second": round(rates["vector_flops_per_second"] / 1e9),
+        "matrix_gflop_per_second": round(rates["matrix_flops_per_second"] / 1e9),
+    }
+    return write_table(rows, COLUMNS, machine, folder, measured_rates)
+
+
+def machine_name(device: str, threads: int) -> str:
+    """Return the name of a card, or the architecture of the CPU and its threads."""
+    import torch
+
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()}, {threads} threads"
+
+
+def write_table(
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    machine: str,
+    folder: Path,
+    conditions: Mapping[str, object] = {},
+) -> Path:
+    """Write rows as a CSV named after the machine, and return its path.
+
+    Machine, version of torch, date and ``conditions`` stand in every row.
+    """
+    import torch
+
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
     path = folder / f"{name}.csv"
@@ -259,12 +285,10 @@ def _write(
         "machine": machine,
         "torch": torch.__version__,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "copy_gb_per_second": round(rates["bytes_per_second"] / 1e9, 1),
-        "vector_gflop_per_second": round(rates["vector_flops_per_second"] / 1e9),
-        "matrix_gflop_per_second": round(rates["matrix_flops_per_second"] / 1e9),
+        **conditions,
     }
     with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, [*COLUMNS, *conditions], lineterminator="\n")
+        table = csv.DictWriter(file, [*columns, *conditions], lineterminator="\n")
         table.writeheader()
         table.writerows({**row, **conditions} for row in rows)
     return path

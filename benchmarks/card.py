@@ -9,21 +9,18 @@ begun after the minutes are over. A whole run writes a table to ``benchmarks/car
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.__main__ import measure
+from benchmarks.__main__ import machine_name, measure, write_table
 from benchmarks.cases import limit
 from capslib import papers
 from capslib.lab.counting import compilable, count_step
@@ -55,8 +52,16 @@ EPOCH_STEPS = 10
 """Steps between two looks at the clock, where losses are checked and a GPU is waited for."""
 WARM, TIMED = 2, 5
 """Epochs in which the network starts and compiles, and those that are timed."""
-COLUMNS = ("kind", "name", "together", "milliseconds", "peak_mib", "share_of_limit")
-COLUMNS += ("bound_by", "error")
+COLUMNS = (
+    "kind",
+    "name",
+    "together",
+    "milliseconds",
+    "peak_mib",
+    "share_of_limit",
+    "bound_by",
+    "error",
+)
 CARDS = Path(__file__).parent / "cards"
 Row = dict[str, object]
 
@@ -84,7 +89,8 @@ def main() -> None:
         rows.append(row)
     folder = options.out if options.out or options.only else CARDS
     if folder is not None:
-        print(f"written to {write(rows, options.device, folder)}")
+        machine = machine_name(options.device, torch.get_num_threads())
+        print(f"written to {write_table(rows, COLUMNS, machine, folder)}")
 
 
 def measurements(
@@ -224,25 +230,6 @@ class Clock:
         """Return the median seconds of a step."""
         pairs = zip(self.times, self.times[1:], strict=False)
         return median(end - start for start, end in pairs) / EPOCH_STEPS
-
-
-def write(rows: Sequence[Row], device: str, folder: Path) -> Path:
-    """Write the table of this card, and return its path."""
-    name = device
-    if device.startswith("cuda"):
-        name = torch.cuda.get_device_name(device)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") + ".csv")
-    conditions = {
-        "machine": name,
-        "torch": torch.__version__,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-    }
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, [*COLUMNS, *conditions], lineterminator="\n")
-        table.writeheader()
-        table.writerows({**row, **conditions} for row in rows)
-    return path
 
 
 if __name__ == "__main__":

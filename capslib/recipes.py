@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -40,6 +40,7 @@ __all__ = [
     "Training",
     "flops",
     "new_network",
+    "step_on_meta",
     "train",
 ]
 
@@ -544,8 +545,26 @@ def flops(recipe: BaseRecipe) -> int:
     >>> flops(Recipe(data="digits", network="cnn", loss="cross_entropy", batch_size=100)) > 1e6
     True
     """
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
+
+    _, backward = step_on_meta(recipe)
+    with FlopCounterMode(display=False) as counter:
+        backward()
+    return counter.get_total_flops()
+
+
+def step_on_meta(recipe: BaseRecipe) -> tuple[nn.Module, Callable[[], None]]:
+    """Return a network on torch's ``meta`` device, and what computes its gradients of a batch.
+
+    Tensors there have shapes and no numbers, so a step can be counted without data.
+
+    >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy")
+    >>> network, backward = step_on_meta(recipe)
+    >>> backward()
+    >>> next(network.parameters()).grad.is_meta
+    True
+    """
+    import torch
 
     from capslib.routing import use_path
     from capslib.training import Examples
@@ -557,9 +576,12 @@ def flops(recipe: BaseRecipe) -> int:
         inputs = torch.zeros(recipe.batch_size, *shape)
         labels = torch.zeros(recipe.batch_size).long()
     use_path(network, "eager")
-    with FlopCounterMode(display=False) as counter:
-        recipe.objective(meta)(network, Examples(inputs, labels))["loss"].backward()
-    return counter.get_total_flops()
+    objective = recipe.objective(meta)
+
+    def backward() -> None:
+        objective(network, Examples(inputs, labels))["loss"].backward()
+
+    return network, backward
 
 
 def _resized(images: Tensor, side: int) -> Tensor:

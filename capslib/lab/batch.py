@@ -29,7 +29,7 @@ from capslib.lab import planning, progress
 from capslib.lab.budget import Waiting, plan_budget
 from capslib.lab.estimates import NOT_MEASURED, step_names
 from capslib.lab.ledger import plural
-from capslib.lab.records import UNFINISHED, Record
+from capslib.lab.records import Record
 from capslib.lab.runs import code_hash
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
@@ -126,9 +126,8 @@ def missing_data(trials: Iterable[Trial], data_dir: Path | None) -> dict[str, st
     """Return the data sets of the trials that are not there, and what to do about each."""
     from capslib import data
 
-    names = {papers.arm(trial).data for trial in trials}
     problems = {}
-    for name in sorted(filter(None, names)):
+    for name in papers.data_sets(trials):
         try:
             data.require(name, data_dir=data_dir)
         except UserError as error:
@@ -282,8 +281,7 @@ def run_budget(
             if not records:
                 break
             left = left.without({record.key for record in records})
-    stored = [store.get(trial) for trial in waiting.trials.values()]
-    return [r for r in stored if r is not None and r.exit not in UNFINISHED]
+    return list(filter(None, map(store.ended, waiting.trials.values())))
 
 
 def rehearse(

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from capslib.recipes import BaseRecipe, new_network
-from capslib.routing import Routing, use_path
-from capslib.training import Examples
+from capslib.recipes import BaseRecipe, step_on_meta
+from capslib.routing import Routing
 
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward")
 """Operations that a compiler leaves alone; it fuses what stands between them."""
@@ -69,17 +67,10 @@ def count_step(recipe: BaseRecipe) -> dict[str, int]:
     convolutions and the optimizer alone, which no compiler fuses with their neighbours.
     ``fuses`` is 1 if the network has a routing that a long training compiles.
     """
-    meta = torch.device("meta")
-    shape = recipe.input_shape
-    with meta:
-        network = new_network(recipe, shape, 0).to(meta)
-        inputs = torch.zeros(recipe.batch_size, *shape)
-        labels = torch.zeros(recipe.batch_size).long()
-    use_path(network, "eager")
+    network, backward = step_on_meta(recipe)
     optimizer = recipe.optimizer(network)
-    objective = recipe.objective(meta)
     with FlopCounterMode(display=False) as arithmetic, Traffic() as step:
-        objective(network, Examples(inputs, labels))["loss"].backward()
+        backward()
     with Traffic(products=None) as update:
         optimizer.step()
     return {

@@ -22,10 +22,9 @@ from typing import NamedTuple
 from capslib import data, papers
 from capslib.data.registry import SETS
 from capslib.errors import UserError, check_name
-from capslib.lab.records import UNFINISHED
-from capslib.lab.runs import checkout, complaint, git
+from capslib.lab.runs import ROOT, checkout, complaint, git
 from capslib.lab.store import Store
-from capslib.papers.experiment import SCALES, Scale
+from capslib.papers.experiment import SCALES, Scale, Trial
 
 ARCHIVE = "pack.tar.xz"
 """The name of the archive; its parts end in ``.001`` and so on."""
@@ -108,7 +107,7 @@ def pack(
     objection = checkout().objection
     if objection:
         raise UserError(f"Records of this code would prove nothing: {objection}.")
-    folders = [data.prepared_folder(name, data_dir) for name in data_sets(stems, scale)]
+    folders = [data.prepared_folder(name, data_dir) for name in real_sets(stems, scale)]
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as name:
         content, packed = Path(name, "content"), Path(name, "pack")
@@ -132,25 +131,22 @@ def pack(
     return [to / path.name for path in parts.paths]
 
 
-def data_sets(stems: Sequence[str], scale: Scale) -> list[str]:
+def real_sets(stems: Sequence[str], scale: Scale) -> list[str]:
     """Return the data sets of the trials that have no record yet, less embedded stand-ins."""
     store = Store()
-    names = set()
+    waiting: list[Trial] = []
     for stem in stems:
         for experiment in papers.experiments(stem).values():
-            for trial in experiment.trials(scale):
-                record = store.get(trial)
-                if record is None or record.exit in UNFINISHED:
-                    names.add(getattr(papers.arm(trial), "data", None))
-    return sorted(name for name in names if name and not SETS[name].stand_in)
+            trials = experiment.trials(scale)
+            waiting += [trial for trial in trials if store.ended(trial) is None]
+    return [name for name in papers.data_sets(waiting) if not SETS[name].stand_in]
 
 
 def clone(stems: Sequence[str], to: Path) -> None:
     """Clone the last commit of this checkout, with the records of these papers alone."""
-    root = Path(__file__).parents[2]
     kept = ["/*", "!/results/*", *(f"/results/{stem}/" for stem in stems)]
     commands = [
-        (root, "clone", "--quiet", "--depth=1", "--no-checkout", root.as_uri(), str(to)),
+        (ROOT, "clone", "--quiet", "--depth=1", "--no-checkout", ROOT.as_uri(), str(to)),
         (to, "remote", "remove", "origin"),
         (to, "sparse-checkout", "set", "--no-cone", *kept),
         (to, "checkout", "--quiet"),
@@ -239,8 +235,7 @@ def unpack(source: Path, store: Store, *, checkpoints: bool = False) -> Unpacked
         brought = Store(folder)
         records, known = 0, 0
         for record in brought.records(cut=False):
-            present = store.get(record.trial)
-            if present is not None and present.exit not in UNFINISHED:
+            if store.ended(record.trial) is not None:
                 known += 1
                 continue
             store.put(record)

@@ -24,7 +24,7 @@ from filelock import Timeout
 from capslib.errors import Interrupted, NotFinite, UserError
 from capslib.files import locked
 from capslib.lab.ledger.deviations import deviations
-from capslib.lab.records import UNFINISHED, Code, Environment, Exit, Record
+from capslib.lab.records import Code, Environment, Exit, Record
 from capslib.lab.store import Store
 from capslib.papers.experiment import Experiment, Outcome, Trial
 
@@ -359,9 +359,8 @@ def run_unless_taken(
     )
     try:
         with lock:
-            record = store.get(trial)
-            finished = record is not None and record.exit not in UNFINISHED
-            if finished and record.finished != replaces:
+            record = store.ended(trial)
+            if record is not None and record.finished != replaces:
                 return record
             if context.progress is not None:
                 context.progress(0, 0, "")

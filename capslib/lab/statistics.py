@@ -89,16 +89,15 @@ def _bounded(mean: float, half: float, bounds: Bounds) -> Interval:
     return low + (high - low) * float(lower), low + (high - low) * float(upper)
 
 
-def leaders(values_of: Mapping[str, Sequence[float]], largest: bool = True) -> set[str]:
-    """Return the name with the best mean, and those that its seeds do not tell from it.
+def leaders(values_of: Mapping[str, Sequence[float]]) -> set[str]:
+    """Return the name with the largest mean, and those that its seeds do not tell from it.
 
     Each name has its values in the same order of seeds. A name is told from the best one if the
     95 % interval of the paired difference leaves out zero. Fewer than two seeds tell nothing.
     """
     if not values_of:
         return set()
-    choose = max if largest else min
-    best = choose(values_of, key=lambda name: fmean(values_of[name]))
+    best = max(values_of, key=lambda name: fmean(values_of[name]))
     names = {best}
     for name, seeds in values_of.items():
         pairs = zip(values_of[best], seeds, strict=True)

@@ -17,7 +17,7 @@ from capslib import papers
 from capslib.data.registry import SETS
 from capslib.errors import UserError, notify
 from capslib.files import check_writable, folder, set_aside, write_atomically
-from capslib.lab.records import Record, faults, key_count
+from capslib.lab.records import UNFINISHED, Record, faults, key_count
 from capslib.papers.experiment import Trial
 
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
@@ -189,6 +189,11 @@ class Store:
         not run again.
         """
         return self._read(self.path(trial))
+
+    def ended(self, trial: Trial) -> Record | None:
+        """Return the record of a trial that ended, well or not; None of an interrupted one."""
+        record = self.get(trial)
+        return None if record is None or record.exit in UNFINISHED else record
 
     def put(self, record: Record) -> Path:
         """Write a record, one line a field, and return its file.

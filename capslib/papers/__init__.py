@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -165,6 +165,11 @@ def arm(trial: Trial) -> Arm:
     Raise what pydantic does where its experiment knows no such configuration today.
     """
     return experiments(trial.paper)[trial.experiment].arm(trial.scale, trial.config)
+
+
+def data_sets(trials: Iterable[Trial]) -> list[str]:
+    """Return the names of the data sets that trials need, in alphabetical order."""
+    return sorted(filter(None, {arm(trial).data for trial in trials}))
 
 
 def known(trial: Trial) -> bool:

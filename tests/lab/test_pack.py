@@ -107,9 +107,9 @@ def test_a_pack_is_refused_before_anything_is_written(committed, tmp_path, monke
 
 
 def test_data_sets_are_those_of_trials_without_a_record(monkeypatch, tmp_path):
-    assert packing.data_sets([STEM], "smoke") == [], "stand-ins are in the package"
+    assert packing.real_sets([STEM], "smoke") == [], "stand-ins are in the package"
     monkeypatch.setenv("CAPSLIB_RESULTS", str(tmp_path))
-    assert packing.data_sets([STEM], "cpu") == ["mnist", "smallnorb"]
+    assert packing.real_sets([STEM], "cpu") == ["mnist", "smallnorb"]
 
 
 def test_a_trial_keeps_the_record_that_it_has_unless_that_was_interrupted(brought, tmp_path):
