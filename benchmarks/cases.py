@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capslib.losses import margin_loss, spread_loss
+from capslib.losses import margin_loss
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.networks.learned_routing import ConsensusCapsNet
 from capslib.networks.negation_limitation import DeepCapsNet
@@ -209,12 +209,7 @@ class Step:
 
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
-            output = network(images)
-            if isinstance(output, Tensor):
-                loss = spread_loss(output, labels, 0.2)
-            else:
-                loss = margin_loss(output.activation, labels)
-            loss.backward()
+            margin_loss(network(images).activation, labels).backward()
             optimizer.step()
 
         return step

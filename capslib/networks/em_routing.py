@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from einops import rearrange
@@ -22,7 +22,14 @@ from capslib.registry import Registry
 from capslib.routing import ROUTINGS, EMRouting, Normalise, RoutingResult
 from capslib.shapes import check_positive, check_shapes
 
-__all__ = ["CODE_TO_PAPER", "PRESETS", "BaselineCNN", "MatrixCapsNet", "Preset"]
+__all__ = [
+    "CODE_TO_PAPER",
+    "PRESETS",
+    "BaselineCNN",
+    "CNNResult",
+    "MatrixCapsNet",
+    "Preset",
+]
 
 Preset = Literal["printed", "released", "calibrated"]
 CODE_TO_PAPER = (0.5 * (1 + math.log(2 * math.pi)), -2500.0)
@@ -51,14 +58,17 @@ variance, and with β and λ from a first batch (:meth:`MatrixCapsNet.start_at_h
 class MatrixCapsNet(nn.Module):
     """Convolution, primary capsules, two convolutional capsule layers, class capsules (Fig. 1).
 
-    Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are the paper's
-    A (filters), B, C, D (capsule types): (32, 32, 32, 32) has 316 650 parameters for pairs of
-    images and five classes. ``preset`` and ``mixing`` are for EM routing only; other
-    ``options`` go to every routing. Raises ValueError if an image is too small, or if the
-    routing cannot normalise as asked (:class:`capslib.layers.ConvCapsules`).
+    Images [N, *image_shape] become class capsules, as a :class:`capslib.routing.RoutingResult`
+    with activations [N, classes]. ``sizes`` are the paper's A (filters), B, C, D (capsule
+    types): (32, 32, 32, 32) has 316,650 parameters for pairs of images and five classes.
+    ``preset`` and ``mixing`` are for EM routing only; other ``options`` go to every routing.
+    Raises ValueError if an image is too small, or if the routing cannot normalise as asked
+    (:class:`capslib.layers.ConvCapsules`).
 
-    >>> MatrixCapsNet((2, 32, 32), sizes=(64, 8, 16, 16))(torch.randn(3, 2, 32, 32)).shape
-    torch.Size([3, 5])
+    >>> network = MatrixCapsNet((2, 32, 32), sizes=(64, 8, 16, 16))
+    >>> pose, activation, coupling = network(torch.randn(3, 2, 32, 32))
+    >>> pose.shape, activation.shape
+    (torch.Size([3, 5, 16]), torch.Size([3, 5]))
     """
 
     WINDOWS = ((5, 2), (1, 1), (3, 2), (3, 1))
@@ -126,8 +136,8 @@ class MatrixCapsNet(nn.Module):
             pose, activation, _ = results[name]
         return results
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images)["classes"].activation
+    def forward(self, images: Tensor) -> RoutingResult:
+        return self.layers(images)["classes"]
 
     @torch.no_grad()
     def start_at_half(self, images: Tensor) -> None:
@@ -142,12 +152,19 @@ class MatrixCapsNet(nn.Module):
         self.classes.routing.start_at_half(self.classes.votes(pose), activation.flatten(1))
 
 
+class CNNResult(NamedTuple):
+    """Class scores of N images, under the name that they have in every network."""
+
+    activation: Tensor  # [N, classes], logits
+
+
 class BaselineCNN(nn.Module):
     """The paper's convolutional network (§5): images [N, *image_shape] to logits [N, classes].
 
     The paper states neither padding nor dropout; "same" gives the parameters that it counts.
 
-    >>> BaselineCNN((2, 32, 32), sizes=(4, 8, 16))(torch.randn(3, 2, 32, 32)).shape
+    >>> network = BaselineCNN((2, 32, 32), sizes=(4, 8, 16))
+    >>> network(torch.randn(3, 2, 32, 32)).activation.shape
     torch.Size([3, 5])
     """
 
@@ -168,9 +185,9 @@ class BaselineCNN(nn.Module):
         self.dropout = nn.Dropout()
         self.classes = nn.Linear(hidden, classes)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> CNNResult:
         check_shapes(images=(images, self.image_axes))
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         x = F.relu(self.hidden(rearrange(x, "n c h w -> n (c h w)")))
-        return self.classes(self.dropout(x))
+        return CNNResult(self.classes(self.dropout(x)))

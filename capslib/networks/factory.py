@@ -64,9 +64,10 @@ def create_network(
     routing of ``ROUTINGS``, and keywords of that routing are options, too. Routings start from
     the first batch (:func:`capslib.routing.start_on_first_batch`).
 
-    ``network(images)`` returns activations [N, classes], or a named tuple that has them as
-    ``activation``. ``sparse_capsnet`` and ``autoencoder`` learn without labels: ``classes`` are
-    their latent capsules. ``anomaly_capsnet`` has two classes, normal and anomalous.
+    ``network(images)`` returns a named tuple, which has activations [N, classes] as
+    ``activation``; those of ``cnn`` are logits. ``sparse_capsnet`` and ``autoencoder`` learn
+    without labels: ``classes`` are their latent capsules. ``anomaly_capsnet`` has two classes,
+    normal and anomalous.
 
     Raises UserError for an unknown name or option, with the nearest valid one, for a network
     that takes no images or not so many classes, and for a shape that is too small, with the

@@ -67,18 +67,19 @@ class FlatCapsules(nn.Module):
 class ConsensusCapsNet(MatrixCapsNet):
     """Convolution, primary capsules, two convolutional capsule layers, flat class capsules.
 
-    Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are filters and
-    the capsule types of the three layers; (64, 8, 16, 16) has 86,344 parameters besides those
-    of routing for 1 × 32 × 32 and five classes. Votes are W M/‖W‖, and ``coordinates`` are
-    added to poses. Primary poses are those of the released code, which lets them through a
-    ReLU and divides them by their norms, unless ``raw_poses``. With ``logits`` a routing that
-    learns leaves the logistic function of the classes out; the loss then has it. ``options``
-    are for the routings. Without ``trained`` the parameters of a routing stay as they start;
-    with ``theta="columns"`` θ of similarity routing belongs to the columns of a grid, as
-    released. Raises ValueError for images that are too small.
+    Images [N, *image_shape] become class capsules, as a :class:`capslib.routing.RoutingResult`
+    with activations [N, classes]. ``sizes`` are filters and the capsule types of the three
+    layers; (64, 8, 16, 16) has 86,344 parameters besides those of routing for 1 × 32 × 32 and
+    five classes. Votes are W M/‖W‖, and ``coordinates`` are added to poses. Primary poses are
+    those of the released code, which lets them through a ReLU and divides them by their norms,
+    unless ``raw_poses``. With ``logits`` a routing that learns leaves the logistic function of
+    the classes out; the loss then has it. ``options`` are for the routings. Without
+    ``trained`` the parameters of a routing stay as they start; with ``theta="columns"`` θ of
+    similarity routing belongs to the columns of a grid, as released. Raises ValueError for
+    images that are too small.
 
     >>> network = ConsensusCapsNet((1, 32, 32), routing="connectionist")
-    >>> network(torch.randn(3, 1, 32, 32)).shape, network.of_routing()
+    >>> network(torch.randn(3, 1, 32, 32)).activation.shape, network.of_routing()
     (torch.Size([3, 5]), 39818)
     """
 

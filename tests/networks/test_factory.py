@@ -25,18 +25,13 @@ LEAST = {
 ROUTED = [name for name in IMAGES if name not in ("cnn", "autoencoder")]
 
 
-def activation_of(network, images):
-    output = network(images)
-    return getattr(output, "activation", output)
-
-
 @pytest.mark.parametrize("size", ["small", "paper"])
 @pytest.mark.parametrize("name", IMAGES)
 def test_each_network_takes_images_of_an_odd_shape_and_learns(name, size):
     if size == "paper" and name == "sparse_capsnet":
         pytest.skip("too slow")
     network = create_network(name, (3, 40, 28), classes=2, size=size)
-    activation = activation_of(network, torch.rand(2, 3, 40, 28))
+    activation = network(torch.rand(2, 3, 40, 28)).activation
     assert activation.shape == (2, 2)
     activation.square().sum().backward()
     gradients = [p.grad.abs().max() for p in network.parameters() if p.grad is not None]
@@ -47,7 +42,7 @@ def test_each_network_takes_images_of_an_odd_shape_and_learns(name, size):
 @pytest.mark.parametrize("name", ROUTED)
 def test_a_network_takes_each_routing_by_name(name, routing):
     network = create_network(name, (1, 20, 18), classes=2, routing=routing, iterations=2)
-    activation = activation_of(network, torch.rand(2, 1, 20, 18))
+    activation = network(torch.rand(2, 1, 20, 18)).activation
     assert activation.shape == (2, 2)
     assert activation.isfinite().all()
 

@@ -271,7 +271,8 @@ def test_no_arm_is_a_copy_of_another():
         small = recipe.model_copy(update=dict(data="toys", sizes=(4, 2, 2, 2)))
         design = (recipe.pose, recipe.coordinates, recipe.activation, recipe.normalise)
         with torch.no_grad():
-            answers[(*design, recipe.preset)] = new_network(small, (2, 24, 24), 0)(images)
+            network = new_network(small, (2, 24, 24), 0)
+            answers[(*design, recipe.preset)] = network(images).activation
     assert len(answers) >= 9
     for pair in itertools.combinations(answers, 2):
         first, second = (answers[name] for name in pair)
@@ -326,7 +327,7 @@ def test_the_released_start_has_gradients_that_are_thousands_of_times_smaller():
     gradients = {}
     for preset in ("released", "calibrated"):
         network, images = untrained(preset=preset)
-        spread_loss(network(images.inputs), images.labels, margin=0.2).backward()
+        spread_loss(network(images.inputs).activation, images.labels, margin=0.2).backward()
         gradients[preset] = float(network.conv.weight.grad.abs().mean())
     assert gradients["calibrated"] > 1000 * gradients["released"]
 
@@ -817,7 +818,8 @@ def test_the_cnn_of_full_size_outlives_its_first_steps():
     recipe = recipe.model_copy(update={"data": "toys", "images": 320})
     trained = train(recipe, 0, Context(seed=0, max_steps=25))
     with torch.no_grad():
-        answers = trained.network(recipe.seen(trained.splits["train"].inputs))
+        images = recipe.seen(trained.splits["train"].inputs)
+        answers = trained.network(images).activation
     assert not (answers == answers[0]).all()
 
 

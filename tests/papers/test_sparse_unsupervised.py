@@ -346,7 +346,7 @@ def test_a_record_of_each_kind_of_network(name, tmp_path, monkeypatch):
             error = metrics[f"error_{part}"].value
             assert error == pytest.approx(float(errors.mean()), rel=1e-4)
         if recipe.supervised:
-            right = getattr(output, "activation", output).argmax(dim=1) == digits.labels
+            right = output.activation.argmax(dim=1) == digits.labels
             share = float(right[last:].float().mean())
             assert metrics[f"{part}_accuracy"].value == pytest.approx(share)
 

@@ -5,8 +5,9 @@ FGSM with and without a target, BIM, a black box, and gradients that are zero.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
@@ -19,7 +20,7 @@ from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.recipes import Training, train
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from capslib.attacks import Loss
     from capslib.training import Context
@@ -59,12 +60,12 @@ def trainings(arm: Arm, seed: int) -> list[Training]:
     return [cnn, cnn._replace(seed=seed + SOURCE_SEED), *capsules]
 
 
-def spread(network: nn.Module) -> Loss:
-    """Return the spread loss of a network at its last margin, image by image."""
+def spread(scores: Callable[[Tensor], Tensor]) -> Loss:
+    """Return the spread loss of class scores [N, C] at its last margin, image by image."""
     from capslib.losses import spread_loss
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
-        return spread_loss(network(images), labels, 0.9)
+        return spread_loss(scores(images), labels, 0.9)
 
     return loss
 
@@ -96,7 +97,9 @@ def run(arm: Arm, context: Context) -> Outcome:
     options: AttackOptions = arm.options
     trained = [train(*training, context) for training in trainings(arm, context.seed)]
     names = ("cnn", "source", "capsules")[: len(trained)]
-    networks = {name: result.network for name, result in zip(names, trained, strict=True)}
+    scores = {}
+    for name, result in zip(names, trained, strict=True):
+        scores[name] = functools.partial(recipe.scores, result.network)
     examples = trained[-1].splits["test"].some(options.attacked)
     images, labels = recipe.seen(examples.inputs), examples.labels
     # a gradient takes what training takes
@@ -104,7 +107,7 @@ def run(arm: Arm, context: Context) -> Outcome:
 
     def accuracies(victim: str, loss: Loss, steps: int = 1) -> list[float]:
         return attacks.robustness(
-            networks[victim], loss, images, labels, options.epsilons, **limits, steps=steps
+            scores[victim], loss, images, labels, options.epsilons, **limits, steps=steps
         )
 
     reach = MatrixCapsNet.reach(recipe.crop)
@@ -113,15 +116,15 @@ def run(arm: Arm, context: Context) -> Outcome:
     metrics: dict[str, Metric] = {}
     gradients: dict[str, float] = {}
     for name in ("capsules", "cnn"):
-        if name not in networks:
+        if name not in scores:
             continue
-        loss = cross_entropy(networks[name])
+        loss = cross_entropy(scores[name])
         curves[f"fgsm_{name}"] = accuracies(name, loss)
         curves[f"bim_{name}"] = accuracies(name, loss, options.bim_steps)
-        if "source" in networks:
-            curves[f"transfer_{name}"] = accuracies(name, cross_entropy(networks["source"]))
+        if "source" in scores:
+            curves[f"transfer_{name}"] = accuracies(name, cross_entropy(scores["source"]))
         curves[f"targeted_{name}"] = attacks.targeted_success(
-            networks[name], loss, images, classes, options.epsilons, **limits
+            scores[name], loss, images, classes, options.epsilons, **limits
         )
         batches = zip(
             images.split(recipe.batch_size), labels.split(recipe.batch_size), strict=True
@@ -132,10 +135,10 @@ def run(arm: Arm, context: Context) -> Outcome:
         gradients[name] = float(gradient.abs().mean().clamp_min(1e-30))
         share = {f"zero_share_{name}": attacks.zero_share(gradient)}
         metrics |= in_unit(share, len(labels), "fraction")
-    if "capsules" not in networks:
+    if "capsules" not in scores:
         return outcome(trained[-1], metrics, curves)
 
-    curves["fgsm_spread_capsules"] = accuracies("capsules", spread(networks["capsules"]))
+    curves["fgsm_spread_capsules"] = accuracies("capsules", spread(scores["capsules"]))
     gap = metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value
     lowest = min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"])
     orders = math.log10(gradients["cnn"] / gradients["capsules"])

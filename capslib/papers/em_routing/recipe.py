@@ -218,7 +218,7 @@ class EMRecipe(Recipe):
             reference = None
             if self.standardise == "image":
                 reference = pixels.repeat(len(offsets), 1, 1, 1)
-            scores = network(standardise(cropped.flatten(0, 1), of=reference))
+            scores = self.scores(network, standardise(cropped.flatten(0, 1), of=reference))
             scores = scores.unflatten(0, cropped.shape[:2])  # [K, N, classes]
             if self.network == "cnn":
                 scores = scores.softmax(dim=-1)

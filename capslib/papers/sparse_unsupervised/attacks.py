@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,9 @@ def run(arm: Arm, context: Context) -> Outcome:
     sets, _ = digits(recipe, context)
     test = sets["test"][: arm.options.attacked]
     images = recipe.framed(test.images)
-    scores = trained.network
-    if recipe.network != "cnn":
+    if recipe.network == "cnn":
+        scores = functools.partial(recipe.scores, trained.network)
+    else:
         scores = head(trained.network, recipe, sets["train"], arm.options.head_fit)
 
     loss = cross_entropy(scores)
