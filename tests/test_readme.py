@@ -47,8 +47,10 @@ def test_links_and_pictures_lead_somewhere(path):
 
 def test_the_code_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    layers, training = re.findall(r"```python\n(.*?)```", README, re.S)
+    network, layers, training = re.findall(r"```python\n(.*?)```", README, re.S)
     scope: dict = {}
+    exec(network, scope)
+    assert scope["reconstruction"].shape == (2, 3, 32, 32)
     exec(layers, scope)
     assert scope["pose"].shape == (2, 10, 16)
     assert scope["coupling"].shape == (2, 1152, 10)
