@@ -265,6 +265,8 @@ def fit(
     batch with a generator of its own step (``shared_stream``: see :func:`augmentation`).
     ``before_step(step)``, from 0, may set a rate in ``optimizer.param_groups`` or fill, in
     place, a tensor that the loss reads: a captured CUDA step sees no other change.
+    Convolutions take the memory format ``channels_last`` on a GPU, and on a CPU where
+    ``model.channels_last`` is true.
 
     Checkpoints go to ``context.checkpoint`` every ``context.checkpoint_seconds``; in the end it
     holds the final weights and the history, and the same call then reads them instead of
@@ -293,7 +295,7 @@ def fit(
     all_steps = epochs * epoch_steps
     steps = min(all_steps, context.max_steps or all_steps)
     guard = guard_every or (1 if device.type == "cpu" else 50)
-    if device.type == "cuda":
+    if device.type == "cuda" or getattr(model, "channels_last", False):
         for module in model.modules():
             if isinstance(module, nn.Conv2d):
                 module.to(memory_format=torch.channels_last)

@@ -10,7 +10,14 @@ import torch
 from torch import nn
 
 from capslib.networks.inequality_anomaly import ANOMALY, NORMAL, AnomalyCapsNet
-from capslib.papers.inequality_anomaly.recipe import PAPER, AnomalyRecipe
+from capslib.papers.experiment import Arm
+from capslib.papers.inequality_anomaly.recipe import (
+    PAPER,
+    AnomalyRecipe,
+    paper_recipe,
+    smaller,
+)
+from capslib.training import Context, Examples, fit
 
 OUTLIERS = {"setup": "outliers", "kind": 0, "percent": 10}
 ARMS = {
@@ -52,6 +59,42 @@ def test_sizes_of_the_paper(data, shape, children, dim):
         assert (sizes.total(), sizes["primary"]) == (23_781_136, 21_234_688)
     nonlinearity = nn.functional.elu if data == "ham10000" else nn.functional.relu
     assert network.nonlinearity is nonlinearity
+
+
+@pytest.mark.parametrize(
+    ("data", "scale", "is_last"),
+    [
+        ("mnist", "cpu", True),
+        ("mnist", "paper", False),
+        ("ham10000", "paper", False),
+        ("crispr", "paper", True),
+    ],
+)
+def test_a_cpu_trains_all_but_the_largest_convolutions_in_channels_last(data, scale, is_last):
+    """Records at cpu scale, and those of CRISPR, were made so: it decides the last digits."""
+    arm = Arm(data, paper_recipe(data, **ARMS[data]))
+    recipe = arm.changed(smaller(scale, arm)).recipe
+    with torch.device("meta"):
+        network = recipe.build(recipe.input_shape, 2)
+    assert network.channels_last == is_last
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_training_sets_the_memory_format_that_the_network_names(channels_last):
+    network = AnomalyCapsNet((1, 8, 8), filters=4, kernel=3, primary_types=2, primary_dim=2)
+    network.channels_last = channels_last
+    examples = Examples(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]))
+    fit(
+        network,
+        examples,
+        loss=lambda model, batch: {"loss": model(batch.inputs).activation.sum()},
+        optimizer=torch.optim.SGD(network.parameters(), 0.1),
+        epochs=1,
+        batch_size=4,
+        context=Context(seed=0),
+    )
+    weight = network.primary.conv.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
 def test_at_the_start_norms_are_tiny():
