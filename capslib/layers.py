@@ -34,6 +34,7 @@ from capslib.shapes import check_positive, check_shapes
 
 __all__ = [
     "POSE",
+    "BFloat16Conv2d",
     "ClassCapsules",
     "ConvCapsules",
     "DenseCapsules",
@@ -45,6 +46,7 @@ __all__ = [
     "as_capsules",
     "bounded",
     "bounded_votes",
+    "convolve_in_bfloat16",
     "dense_decoder",
     "field_centres",
     "grid_size",
@@ -160,6 +162,34 @@ def as_capsules(pose: Tensor) -> tuple[Tensor, Tensor]:
     tensor([[5.]])
     """
     return pose, torch.linalg.vector_norm(pose, dim=-1)
+
+
+class BFloat16Conv2d(nn.Conv2d):
+    """A convolution that computes in bfloat16; parameters, input and output do not change.
+
+    See :func:`convolve_in_bfloat16`.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        device = images.device.type
+        autocast_device = "cpu" if device == "meta" else device  # meta has no autocast
+        with torch.autocast(autocast_device, dtype=torch.bfloat16):
+            return super().forward(images).to(images.dtype)
+
+
+def convolve_in_bfloat16(network: nn.Module) -> None:
+    """Let the convolutions of a network compute in bfloat16, in training and afterwards.
+
+    All else, routings among it, stays in float32. The parameters keep their names and values.
+
+    >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    >>> convolve_in_bfloat16(network)
+    >>> network[0]
+    BFloat16Conv2d(1, 4, kernel_size=(3, 3), stride=(1, 1))
+    """
+    for module in network.modules():
+        if type(module) is nn.Conv2d:
+            module.__class__ = BFloat16Conv2d  # as the same object: its owner may hold it twice
 
 
 class PrimaryCapsules(nn.Module):

@@ -57,6 +57,9 @@ class BaseRecipe(Config):
     epochs: int = Field(50, ge=1, le=10_000, title="epochs")
     batch_size: int = Field(128, ge=1, title="batch size")
     learning_rate: float = Field(1e-3, gt=0, le=1, title="Adam learning rate")
+    convolutions: Literal["float32", "bfloat16"] = Field(
+        "float32", title="numbers that convolutions compute with"
+    )
 
     BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
 
@@ -380,10 +383,14 @@ def new_network(
     >>> network.classes.out_features
     10
     """
+    from capslib.layers import convolve_in_bfloat16
     from capslib.training import seeded
 
     with seeded(seed):
-        return recipe.build(shape, recipe.number_of_classes(labels))
+        network = recipe.build(shape, recipe.number_of_classes(labels))
+    if recipe.convolutions == "bfloat16":
+        convolve_in_bfloat16(network)
+    return network
 
 
 def train(

@@ -69,3 +69,12 @@ def test_a_primary_capsule_is_a_group_of_channels_at_one_place(kernel, stride):
     expected = layers.squash(maps, dim=2).movedim(2, -1).flatten(1, 3)
     torch.testing.assert_close(pose, expected)
     torch.testing.assert_close(activation, pose.norm(dim=-1))
+
+
+def test_a_compiler_takes_convolutions_in_bfloat16():
+    layer = PrimaryCapsules(3, 2, 4, kernel=3)
+    layers.convolve_in_bfloat16(layer)
+    features = torch.randn(2, 3, 8, 8)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for result, expected in zip(compiled(features), layer(features), strict=True):
+        torch.testing.assert_close(result, expected)

@@ -157,6 +157,22 @@ def test_trainings_have_keys_of_their_own():
     assert len(keys) == 9
 
 
+def test_a_recipe_says_what_its_convolutions_compute_with():
+    options = {"images": 24, "batch_size": 8, "epochs": 1}
+    recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", **options)
+    bfloat16 = recipe.model_copy(update={"convolutions": "bfloat16"})
+    assert "convolutions" not in recipe.differences(), "older trainings keep their keys"
+    assert Training(recipe, 0).key != Training(bfloat16, 0).key
+    assert flops(recipe) == flops(bfloat16)
+    losses = []
+    for recipe_of_run in (recipe, bfloat16):
+        trained = train(recipe_of_run, 0, Context(0), progress=False)
+        losses.append(trained.history.terms["loss"])
+        assert {p.dtype for p in trained.network.parameters()} == {torch.float32}
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
 EM = {"data": "toys", **SMALLER["smoke"]}
 
 

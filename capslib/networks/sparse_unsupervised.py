@@ -160,7 +160,7 @@ class ReleasedPrimaryCapsules(PrimaryCapsules):
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         self.check(features)
         types = self.conv.out_channels // self.dim
-        summed = F.conv2d(features, self.conv.weight / types, self.conv.bias, self.conv.stride)
+        summed = self.conv(features / types)  # [N, types·dim, H', W']  the bias is not divided
         pose = summed.unflatten(1, (types, self.dim)).movedim(2, -1).flatten(1, 3)
         return as_capsules(squash(pose))
 

@@ -28,8 +28,8 @@ from capslib.lab.runs import (
     revisions,
     run_trial,
 )
-from capslib.papers import experiments
-from capslib.papers.experiment import TWICE, Arm, DataFingerprint, Metric, Trial
+from capslib.papers import WITH_TRIALS, experiments
+from capslib.papers.experiment import SCALES, TWICE, Arm, DataFingerprint, Metric, Trial
 from capslib.training import Context
 
 # ------------------------------------------------------------------------------------------
@@ -138,6 +138,17 @@ def test_an_experiment_knows_the_budget_of_a_trial():
     assert sign.budget(double) == 2
     for change in ({"revision": 99}, {"seed": 99}, {"config": {**trial.config, "points": 99}}):
         assert sign.budget(trial.model_copy(update=change)) == 0
+
+
+@pytest.mark.parametrize("stem", WITH_TRIALS)
+def test_convolutions_in_bfloat16_count_for_no_claim(stem):
+    for experiment in experiments(stem).values():
+        if "convolutions" not in experiment.fields:
+            continue
+        for scale in SCALES:
+            for trial in experiment.trials(scale, change={"convolutions": "bfloat16"}):
+                assert trial.config["convolutions"] == "bfloat16"
+                assert experiment.budget(trial) == 0
 
 
 # ------------------------------------------------------------------------------------------

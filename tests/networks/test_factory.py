@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from capslib.errors import UserError
+from capslib.layers import convolve_in_bfloat16
 from capslib.networks import create_network
 from capslib.networks.capsnet import CapsNet
 from capslib.registry import NETWORKS
-from capslib.routing import ROUTINGS
+from capslib.routing import ROUTINGS, Routing
 
 IMAGES = [name for name in NETWORKS if name != "sign"]
 LEAST = {
@@ -45,6 +47,45 @@ def test_a_network_takes_each_routing_by_name(name, routing):
     activation = network(torch.rand(2, 1, 20, 18)).activation
     assert activation.shape == (2, 2)
     assert activation.isfinite().all()
+
+
+def is_bfloat16(tensor):
+    """Return whether bfloat16 has all these float32 numbers."""
+    return tensor.dtype == torch.float32 and torch.equal(tensor, tensor.bfloat16().float())
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_convolutions_of_each_network_compute_in_bfloat16_and_nothing_else_does(name):
+    network = create_network(name, (1, 20, 18), classes=2)
+    images = torch.rand(4, 1, 20, 18)
+    network(images)  # routings start from it
+    network.eval()
+    expected = activation_of(network, images)
+    convolve_in_bfloat16(network)
+    features, votes, parents = [], [], []
+
+    def keep_features(_, inputs, output):
+        features.append(output)
+
+    def keep_votes_and_parents(_, inputs, result):
+        votes.append(getattr(inputs[0], "pose", inputs[0]))  # lazy votes have a dtype by these
+        parents.append(result.pose)
+
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(keep_features)
+        if isinstance(module, Routing):
+            module.register_forward_hook(keep_votes_and_parents)
+    activation = activation_of(network, images)
+    assert all(is_bfloat16(tensor) for tensor in features)
+    assert {tensor.dtype for tensor in (*votes, *parents, activation)} == {torch.float32}
+    assert not any(is_bfloat16(tensor) for tensor in (*parents, activation))
+    assert torch.equal(activation, expected) == (name == "autoencoder")
+    torch.testing.assert_close(activation, expected, rtol=0.1, atol=0.02)
+    activation.square().sum().backward()
+    gradients = [p.grad for p in network.parameters() if p.grad is not None]
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
+    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("name", LEAST)
