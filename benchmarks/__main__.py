@@ -1,9 +1,10 @@
-"""``python -m benchmarks [--device cuda] [--only WORDS]``: measure, print, and write a table.
+"""``python -m benchmarks [--device cuda] [--public FOLDER]``: measure, and write a table.
 
 Every measurement runs in a process of its own, so that none inherits the memory of another. The
 machine's rates are measured before and after the cases, and the higher ones count. A time is
-the median of several steps after a first one. Only a whole run writes the machine's table; with
-``--only`` the figures are printed, and written where ``--out`` says.
+the median of several steps after a first one. With ``--public``, public repositories with a
+clone in FOLDER are measured beside capslib (:mod:`benchmarks.public`). Only a whole run writes
+the machine's table; with ``--only`` figures are printed, and written where ``--out`` says.
 """
 
 from __future__ import annotations
@@ -24,11 +25,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.cases import Layer, Step
+    from benchmarks.cases import CapsuleLayer, Layer, Step
+    from benchmarks.public import Implementation
 
-MEASURED = ("kind", "name", "path", "milliseconds", "peak_mib", "faster", "memory_share")
+    Case = CapsuleLayer | Layer | Step
+
+MEASURED = (
+    *("kind", "name", "path", "milliseconds", "peak_mib", "faster", "memory_share"),
+    "difference",
+)
 COLUMNS = (*MEASURED, "times_limit", "bound_by", "gflop", "gigabytes")
 RESULTS = Path(__file__).parent / "results"
+LEAST_STEPS, MOST_STEPS = 2, 20
+"""How many steps are timed."""
+SECONDS = 1.0
+"""When no further step is timed."""
 
 
 def main() -> None:
@@ -37,6 +48,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="threads of the CPU; default: all")
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument(
+        "--public",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with clones of public repositories, to measure them beside capslib",
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -48,21 +65,30 @@ def main() -> None:
     options = parser.parse_args()
     if options.measure:
         kind, number, path = options.measure
-        print(json.dumps(measure(kind, int(number), path, options.device, options.threads)))
+        cost = measure(
+            kind, int(number), path, options.device, options.threads, public=options.public
+        )
+        print(json.dumps(cost))
         return
 
-    from benchmarks.cases import LAYERS, STEPS
+    from benchmarks.cases import CASES, LAYERS
+    from benchmarks.public import clones
+    from capslib.errors import UserError
 
-    cases = [("layer", number, case) for number, case in enumerate(LAYERS)]
-    cases += [("step", number, case) for number, case in enumerate(STEPS)]
-    names = [case.name for _, _, case in cases]
+    try:
+        cloned = clones(options.public) if options.public else []
+    except UserError as error:
+        parser.error(str(error))
+    names = [case.name for cases in CASES.values() for case in cases]
     if not any(options.only in name for name in names):
         parser.error(f"no case is called {options.only!r}: {', '.join(names)}")
     rates = _in_a_process("rates", 0, "-", options)
     rows = []
-    for kind, number, case in cases:
-        if options.only in case.name:
-            rows += _measure_paths(kind, number, case, options)
+    for kind, cases in CASES.items():
+        for number, case in enumerate(cases):
+            if options.only in case.name:
+                paths = paths_of(kind, case, cloned)
+                rows += _measure_paths(kind, number, case, paths, options)
     for name, rate in _in_a_process("rates", 0, "-", options).items():
         rates[name] = max(rate, rates[name])
     add_limits(rows, {layer.name: layer for layer in LAYERS}, rates)
@@ -74,7 +100,7 @@ def main() -> None:
     for row in rows:
         if "times_limit" in row:
             ratio = f"{row['times_limit']:>8} times the limit, which {row['bound_by']} sets"
-            print(f"{row['name']:<58}  {row['path']:>10}  {ratio}")
+            print(f"{row['name']:<36}  {row['path']:>10}  {ratio}")
     folder = options.out
     if folder is None and not options.only:
         folder = RESULTS
@@ -82,13 +108,21 @@ def main() -> None:
         print(f"written to {_write(rows, rates, options, folder)}")
 
 
+def paths_of(kind: str, case: Case, cloned: Sequence[Implementation]) -> list[str]:
+    """Return the paths of a case: those of capslib, then repositories that have it too."""
+    paths = list(case.paths)
+    if kind == "shared":
+        paths += [part.repository for part in cloned if part.case == case.name]
+    return paths
+
+
 def _measure_paths(
-    kind: str, number: int, case: Layer | Step, options: argparse.Namespace
+    kind: str, number: int, case: Case, paths: Sequence[str], options: argparse.Namespace
 ) -> list[dict[str, object]]:
     """Measure a case on each path, print it, and return a row of the table for each."""
     rows = []
     first = None
-    for path in case.paths:
+    for path in paths:
         cost = _in_a_process(kind, number, path, options)
         first = first or cost
         row = {
@@ -99,9 +133,10 @@ def _measure_paths(
             "peak_mib": round(cost["bytes"] / 2**20, 1),
             "faster": round(first["seconds"] / cost["seconds"], 2),
             "memory_share": round(cost["bytes"] / max(1, first["bytes"]), 3),
+            "difference": cost.get("difference"),
         }
         cells = [f"{value!s:>10}" for value in row.values()]
-        cells[1] = f"{case.name:<58}"
+        cells[1] = f"{case.name:<36}"
         print("  ".join(cells), flush=True)
         rows.append(row)
     return rows
@@ -112,13 +147,13 @@ def add_limits(
 ) -> None:
     """Compare each row of a layer with the layer's roofline.
 
-    A whole training step has none, nor has a routing without textbook form.
+    Layers with products of matrices have none, nor steps, nor routings without textbook form.
     """
     from benchmarks.cases import TEXTBOOK, limit
 
     for row in rows:
         layer = layers.get(row["name"])
-        if layer is None or layer.routing not in TEXTBOOK:
+        if row["kind"] != "layer" or layer.routing not in TEXTBOOK:
             continue
         seconds, bound = limit(layer.flops, layer.bytes, rates)
         row["times_limit"] = round(row["milliseconds"] / 1e3 / seconds, 1)
@@ -135,6 +170,8 @@ def _in_a_process(
     command += ["--measure", kind, str(number), path]
     if options.threads:
         command += ["--threads", str(options.threads)]
+    if options.public:
+        command += ["--public", str(options.public)]
     process = subprocess.run(command, capture_output=True, encoding="utf-8")
     if process.returncode:
         raise SystemExit(f"{kind} {number} on the path {path} failed:\n{process.stderr}")
@@ -142,26 +179,40 @@ def _in_a_process(
 
 
 def measure(
-    kind: str, number: int, path: str, device: str, threads: int | None
-) -> dict[str, float]:
+    kind: str,
+    number: int,
+    path: str,
+    device: str,
+    threads: int | None,
+    *,
+    public: Path | None = None,
+) -> dict[str, float | None]:
     """Return the seconds and peak bytes of one case, or the rates of the machine.
 
-    ``kind`` is ``layer``, ``step`` or ``rates``.
+    ``kind`` is one of the cases', or ``rates``. A ``path`` can be a repository with a clone in
+    the folder ``public``; then its ``difference`` from capslib is there, too.
     """
     import torch
 
-    from benchmarks.cases import LAYERS, STEPS
+    from benchmarks.cases import CASES
+    from benchmarks.public import difference, prepare
 
     torch.set_num_threads(threads or torch.get_num_threads())
     if kind == "rates":
         return _rates(device)
-    cases = LAYERS if kind == "layer" else STEPS
-    step = cases[number].prepare(path, device)
+    case = CASES[kind][number]
+    if public is None or path in case.paths:
+        step = case.prepare(path, device)
+    else:
+        step = prepare(path, case, public, device)
     step()  # compiles, warms up, and allocates what stays
     seconds = []
-    while len(seconds) < 3 or (sum(seconds) < 3 and len(seconds) < 20):
+    while len(seconds) < LEAST_STEPS or (sum(seconds) < SECONDS and len(seconds) < MOST_STEPS):
         seconds.append(_timed(step, device))
-    return {"seconds": statistics.median(seconds), "bytes": _peak(step, device)}
+    cost = {"seconds": statistics.median(seconds), "bytes": _peak(step, device)}
+    if public is not None and path not in case.paths:
+        cost["difference"] = difference(path, case, public, device)
+    return cost
 
 
 def _timed(function: Callable[[], object], device: str) -> float:
@@ -260,9 +311,11 @@ def machine_name(device: str, threads: int) -> str:
     """Return the name of a card, or the architecture of the CPU and its threads."""
     import torch
 
+    from capslib.lab.ledger import plural
+
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()}, {threads} threads"
+    return f"{platform.machine()}, {plural(threads, 'thread')}"
 
 
 def write_table(

@@ -1,31 +1,42 @@
-"""What is measured: routing layers of the papers at their sizes, and whole training steps."""
+"""What is measured: routings at the papers' sizes, training steps, layers that others have."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capslib.losses import margin_loss
+from capslib.losses import margin_loss, spread_loss
+from capslib.networks.capsnet import CapsNet
 from capslib.networks.em_routing import MatrixCapsNet
+from capslib.networks.inequality_anomaly import AnomalyCapsNet
 from capslib.networks.learned_routing import ConsensusCapsNet
 from capslib.networks.negation_limitation import DeepCapsNet
-from capslib.routing import RoutingResult, make_routing, squash, use_path
+from capslib.routing import LazyVotes, RoutingResult, make_routing, squash, use_path
 from capslib.routing.em import inverse_temperatures
 
 # ---------------------------------------------------------- the plain form of the papers' lines
 
 
-def textbook_dynamic(votes: Tensor, *, iterations: int = 3) -> RoutingResult:
-    """Sabour et al. 2017, Procedure 1, line by line: broadcast, multiply, sum."""
+PARENTS, CHILDREN = -1, -2
+"""Dimensions of couplings [N, I, J]; they sum to one over either."""
+
+
+def textbook_dynamic(
+    votes: Tensor, *, iterations: int = 3, over: int = PARENTS
+) -> RoutingResult:
+    """Sabour et al. 2017, Procedure 1, line by line: broadcast, multiply, sum.
+
+    ``over`` is the dimension along which couplings sum to one.
+    """
     logits = votes.new_zeros(votes.shape[:-1])
     for iteration in range(iterations):
-        coupling = logits.softmax(dim=-1)
+        coupling = logits.softmax(dim=over)
         pose = squash((coupling[..., None] * votes).sum(dim=-3))
         if iteration < iterations - 1:
             logits = logits + (pose[..., None, :, :] * votes).sum(dim=-1)
@@ -33,9 +44,18 @@ def textbook_dynamic(votes: Tensor, *, iterations: int = 3) -> RoutingResult:
 
 
 def textbook_em(
-    votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *, iterations: int = 3
+    votes: Tensor,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    iterations: int = 3,
+    vector: bool = False,
 ) -> RoutingResult:
-    """Hinton et al. 2018, Procedure 1, in the same way. The E-step is a softmax of logs."""
+    """Hinton et al. 2018, Procedure 1, in the same way. The E-step is a softmax of logs.
+
+    With ``vector`` the length of a pose is its activation (Peer et al. 2021).
+    """
     J = votes.shape[-2]
     coupling = torch.full_like(votes[..., 0], 1 / J)
     for iteration, lamda in enumerate(inverse_temperatures(iterations)):
@@ -51,12 +71,23 @@ def textbook_em(
             log_norm = (variance.log() / 2).sum(dim=-1)
             log_p = -exponent - log_norm[..., None, :]
             coupling = (F.logsigmoid(logit)[..., None, :] + log_p).softmax(dim=-1)
-    return RoutingResult(mu, logit.sigmoid(), coupling)
+    a = logit.sigmoid()
+    if vector:
+        mu = a[..., None] * mu / torch.linalg.vector_norm(mu, dim=-1, keepdim=True)
+    return RoutingResult(mu, a, coupling)
+
+
+def _textbook_over_children(votes: Tensor, activation: Tensor, betas: object) -> RoutingResult:
+    return textbook_dynamic(votes, over=CHILDREN)
 
 
 TEXTBOOK = {
     "dynamic": lambda votes, activation, betas: textbook_dynamic(votes),
+    "dynamic_over_children": _textbook_over_children,
     "em": lambda votes, activation, betas: textbook_em(votes, activation, *betas),
+    "em_vector": lambda votes, activation, betas: textbook_em(
+        votes, activation, *betas, vector=True
+    ),
 }
 PATHS = ("textbook", "eager", "fast", "compiled")
 """The plain form above, the book's definition, the fast path, and the fast path compiled."""
@@ -159,32 +190,35 @@ class Layer:
         return step
 
 
+WINDOWS = (64 * 36, 9 * 8, 16, 16)
+"""Votes of the first convolution of matrix capsules, sizes (64, 8, 16, 16), for 64 images."""
 LAYERS = (
-    Layer("em_routing 68K, ConvCaps 1, batch 32", "em", (32 * 36, 9 * 8, 16, 16)),
-    Layer("em_routing 68K, ConvCaps 2, batch 32", "em", (32 * 16, 9 * 16, 16, 16)),
-    Layer("em_routing 68K, classes, batch 32", "em", (32, 16 * 16, 5, 16)),
-    Layer("em_routing 317K, ConvCaps 1, batch 8", "em", (8 * 36, 9 * 32, 32, 16)),
-    Layer("dynamic routing of CapsNet, batch 128", "dynamic", (128, 1152, 10, 16)),
+    Layer("EM, first convolution", "em", WINDOWS),
+    Layer("EM, class capsules", "em", (64, 16 * 16, 5, 16)),
+    Layer("EM of vectors, first hidden layer", "em_vector", (64, 1152, 16, 10)),
+    Layer("dynamic, CapsNet", "dynamic", (64, 1152, 10, 16)),
+    Layer("dynamic, 40 × 40 images", "dynamic", (64, 4608, 16, 16)),
+    Layer("dynamic over children, two classes", "dynamic_over_children", (64, 1152, 2, 16)),
+    Layer("similarity, first convolution", "similarity", WINDOWS, paths=BOOK_PATHS),
     Layer(
-        "negation_limitation, RBA, first hidden layer, batch 128",
-        "dynamic",
-        (128, 1152, 16, 12),
-    ),
-    Layer("negation_limitation, EM, first hidden layer, batch 128", "em", (128, 1152, 16, 10)),
-    Layer("negation_limitation, EM, hidden layer, batch 256", "em", (256, 16, 16, 10)),
-    Layer("sparse_unsupervised, 40 × 40 images, batch 16", "dynamic", (16, 4608, 10, 16)),
-    Layer("learned_routing, ConvCaps 1 by EM, batch 32", "em", (32 * 36, 9 * 8, 16, 16)),
-    Layer("inequality_anomaly, two classes, batch 64", "dynamic", (64, 2048, 2, 16)),
-    Layer(
-        "learned_routing, ConvCaps 1 by similarity, batch 32",
-        "similarity",
-        (32 * 36, 9 * 8, 16, 16),
-        paths=BOOK_PATHS,
+        "connectionist, first convolution",
+        "connectionist",
+        WINDOWS,
+        paths=("eager", "fast"),
     ),
 )
+"""Each registered routing, for 64 images."""
 
 
 # ------------------------------------------------------------------------------- training steps
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""A function of class activations [N, classes] and labels [N]."""
+
+
+def spread(activation: Tensor, labels: Tensor) -> Tensor:
+    """Return the spread loss with the margin from which training starts."""
+    return spread_loss(activation, labels, 0.2)
 
 
 @dataclass(frozen=True)
@@ -194,54 +228,164 @@ class Step:
     name: str
     build: Callable[[], nn.Module]
     image: tuple[int, int, int]
-    batch: int
+    batch: int = 64
     classes: int = 10
+    loss: Loss = margin_loss
     paths: tuple[str, ...] = BOOK_PATHS
 
     def prepare(self, path: str, device: str) -> Callable[[], object]:
         """Return a function that trains for one step on a path."""
         torch.manual_seed(0)
-        network = self.build().to(device)
+        network = self.build()
         use_path(network, path)
+        return self.training_step(network, device)
+
+    def training_step(self, network: nn.Module, device: str) -> Callable[[], object]:
+        """Return a function that trains a network, on the device, for one step."""
+        network.to(device)
         optimizer = torch.optim.Adam(network.parameters(), 1e-3)
-        images = torch.randn(self.batch, *self.image, device=device)
+        images = torch.rand(self.batch, *self.image, device=device)
         labels = torch.arange(self.batch, device=device) % self.classes
 
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
-            margin_loss(network(images).activation, labels).backward()
+            output = network(images)
+            activation = output if isinstance(output, Tensor) else output.activation
+            self.loss(activation, labels).backward()
             optimizer.step()
 
         return step
 
 
-NORB, MNIST = (2, 32, 32), (1, 28, 28)
+PAIRS, DIGITS, GREY = (2, 32, 32), (1, 28, 28), (1, 32, 32)
+SMALL = (64, 8, 16, 16)
+"""Filters and capsule types of the small network of the EM paper."""
 STEPS = (
     Step(
-        "em_routing, 68K, batch 32",
-        lambda: MatrixCapsNet(NORB, sizes=(64, 8, 16, 16)),
-        NORB,
-        batch=32,
+        "EM routing, small network",
+        lambda: MatrixCapsNet(PAIRS, sizes=SMALL),
+        PAIRS,
         classes=5,
-    ),
-    Step("em_routing, 317K, batch 8", lambda: MatrixCapsNet(NORB), NORB, batch=8, classes=5),
-    Step(
-        "negation_limitation, RBA, 5 layers, batch 32",
-        lambda: DeepCapsNet(MNIST, depth=5, bias=0.1),
-        MNIST,
-        batch=32,
+        loss=spread,
     ),
     Step(
-        "negation_limitation, EM, 9 layers, batch 32",
-        lambda: DeepCapsNet(MNIST, depth=9, hidden=(16, 10), routing="em_vector", bias=0.1),
-        MNIST,
-        batch=32,
-    ),
-    Step(
-        "learned_routing, similarity, batch 32",
-        lambda: ConsensusCapsNet((1, 32, 32), routing="similarity"),
-        (1, 32, 32),
-        batch=32,
+        "EM routing, main network, batch 8",
+        lambda: MatrixCapsNet(PAIRS),
+        PAIRS,
+        batch=8,
         classes=5,
+        loss=spread,
     ),
+    Step("Negation, RBA, 5 layers", lambda: DeepCapsNet(DIGITS, depth=5, bias=0.1), DIGITS),
+    Step(
+        "Negation, EM, 9 layers",
+        lambda: DeepCapsNet(DIGITS, depth=9, hidden=(16, 10), routing="em_vector", bias=0.1),
+        DIGITS,
+    ),
+    Step(
+        "Learned routing, similarity",
+        lambda: ConsensusCapsNet(GREY, routing="similarity"),
+        GREY,
+        classes=5,
+        loss=spread,
+    ),
+    Step(
+        "Learned routing, connectionist",
+        lambda: ConsensusCapsNet(GREY, routing="connectionist"),
+        GREY,
+        classes=5,
+        loss=spread,
+        paths=("eager", "fast"),
+    ),
+    Step("Inequality", lambda: AnomalyCapsNet(DIGITS), DIGITS, classes=2),
 )
+"""The networks of the papers, for 64 images where nothing else is said."""
+
+# --------------------------------------------------------------- what public repositories have
+
+
+class DenseLayer(nn.Module):
+    """Votes of capsules by given matrices [I, J, …], and a routing of them."""
+
+    def __init__(self, weight: Tensor, routing: str, **options: object):
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.routing = make_routing(routing, weight.shape[1], 16, **options)
+
+    def forward(self, pose: Tensor, activation: Tensor) -> Tensor:
+        return self.routing(LazyVotes(self.weight, pose), activation).pose
+
+
+@dataclass(frozen=True)
+class CapsuleLayer:
+    """Votes and routing of a layer, forward and backward, from the poses of its children.
+
+    ``pose`` [N, I, …] and ``weight`` [I, J, …] are shapes of
+    :class:`~capslib.routing.LazyVotes`; parents have 16 numbers. ``options`` are for the
+    ``routing``.
+    """
+
+    name: str
+    routing: str
+    pose: tuple[int, ...]
+    weight: tuple[int, ...]
+    options: Mapping[str, object] = field(default_factory=dict)
+    paths: tuple[str, ...] = BOOK_PATHS
+
+    def start(self, device: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Return poses, activations [N, I] and matrices, the same at each call."""
+        generator = torch.Generator().manual_seed(0)
+        pose = torch.randn(self.pose, generator=generator)
+        activation = torch.rand(self.pose[:2], generator=generator)
+        weight = 0.1 * torch.randn(self.weight, generator=generator)
+        return pose.to(device).requires_grad_(), activation.to(device), weight.to(device)
+
+    def layer(self, path: str, device: str) -> nn.Module:
+        """Return capslib's layer on a path."""
+        _, _, weight = self.start(device)
+        layer = DenseLayer(weight, self.routing, **self.options).to(device)
+        use_path(layer, path)
+        return layer
+
+    def prepare(self, path: str, device: str) -> Callable[[], object]:
+        """Return a function that runs capslib's layer forward and backward on a path."""
+        return self.both_ways(self.layer(path, device), device)
+
+    def both_ways(
+        self, layer: Callable[[Tensor, Tensor], Tensor], device: str
+    ) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Return a function that runs a layer forward and backward.
+
+        ``layer`` makes parent poses of poses and activations. The function returns these, and
+        the gradient of the poses.
+        """
+        pose, activation, _ = self.start(device)
+
+        def step() -> tuple[Tensor, Tensor]:
+            pose.grad = None
+            parents = layer(pose, activation)
+            parents.square().sum().backward()
+            return parents.detach(), pose.grad
+
+        return step
+
+
+SHARED = (
+    CapsuleLayer("class capsules of CapsNet", "dynamic", (64, 1152, 8), (1152, 10, 16, 8)),
+    CapsuleLayer(
+        "EM routing, from poses on",
+        "em",
+        (64 * 36, 9 * 8, 4, 4),
+        (9 * 8, 16, 4, 4),
+        # what the public layer leaves out: the activations of parents weigh nothing
+        options={"inverse_temperature": 0.0, "beta_std": 0.0, "variance_offset": 1e-5},
+    ),
+    Step("training step of CapsNet", lambda: CapsNet(DIGITS, decoder=()), DIGITS),
+)
+"""What capslib shares with public repositories: two layers from poses on, and a network."""
+CASES: Mapping[str, tuple[Layer | Step | CapsuleLayer, ...]] = {
+    "shared": SHARED,
+    "layer": LAYERS,
+    "step": STEPS,
+}
+"""Every case, by kind."""

@@ -1,19 +1,24 @@
-"""The roofline of the speed page, and what is measured on a card in minutes."""
+"""The roofline of the speed page, public repositories, and what a card shows in minutes."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from capslib.errors import UserError
 from capslib.papers import STEMS
 from capslib.registry import ROUTINGS
+from capslib.routing import make_routing
 
 cases = pytest.importorskip(
     "benchmarks.cases", reason="benchmarks/ stands beside the package in a checkout only"
 )
-from benchmarks import card  # noqa: E402
+from benchmarks import __main__ as measuring  # noqa: E402
+from benchmarks import card, public  # noqa: E402
 from benchmarks.__main__ import add_limits  # noqa: E402
 
 RATES = {"vector_flops_per_second": 100.0, "bytes_per_second": 10.0}
@@ -34,7 +39,21 @@ def test_arithmetic_counts_elements_and_moving_data_is_free():
     assert counted(lambda: a.t().reshape(12).contiguous()) == 0
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em"])
+@pytest.mark.parametrize("routing", ["dynamic", "dynamic_over_children", "em"])
+def test_a_textbook_form_computes_what_the_definition_does(routing):
+    votes, activation = torch.randn(2, 6, 3, 4).double(), torch.rand(2, 6).double()
+    betas = torch.zeros(2, 3).double()
+    options = {"beta_std": 0.0} if routing == "em" else {}
+    expected = make_routing(routing, 3, 4, **options).double()(votes, activation)
+    result = cases.TEXTBOOK[routing](votes, activation, betas)
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_every_registered_routing_is_measured():
+    assert {layer.routing for layer in cases.LAYERS} >= set(ROUTINGS)
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "dynamic_over_children", "em", "em_vector"])
 def test_the_operations_of_a_layer_grow_with_its_votes(routing):
     layer = cases.Layer("x", routing, (6, 24, 5, 16))
     assert counted(layer.prepare("textbook", "cpu")) == pytest.approx(layer.flops, rel=0.01)
@@ -50,10 +69,133 @@ def test_the_larger_of_arithmetic_and_memory_is_the_limit():
 def test_each_layer_is_compared_with_its_limit_and_a_step_with_none():
     layer = cases.Layer("x", "dynamic", (2, 24, 5, 16))
     seconds, bound = cases.limit(layer.flops, layer.bytes, RATES)
-    rows = [{"name": "x", "milliseconds": 3e3 * seconds}, {"name": "y", "milliseconds": 1}]
+    rows = [{"kind": "layer", "name": "x", "milliseconds": 3e3 * seconds}]
+    rows += [{"kind": "step", "name": "y", "milliseconds": 1}]
     add_limits(rows, {"x": layer}, RATES)
     assert (rows[0]["times_limit"], rows[0]["bound_by"]) == (3.0, bound)
     assert "times_limit" not in rows[1]
+
+
+# ------------------------------------------------------------------------ public repositories
+
+LAYER = replace(cases.SHARED[0], pose=(2, 6, 8), weight=(6, 3, 16, 8))
+CLONED = """
+import torch
+
+
+class Mean:
+    '''One iteration: the mean of all votes, times a factor.'''
+
+    def __init__(self, weight, factor):
+        self.weight, self.factor = weight, factor
+
+    def __call__(self, pose):
+        s = torch.einsum("ijek,nik->nje", self.weight, pose) / self.weight.shape[1]
+        length = s.norm(dim=-1, keepdim=True)
+        return self.factor * s * length / (1 + length**2)
+"""
+
+
+def mean_layer(module, case, device):
+    _, _, weight = case.start(device)
+    layer = module.Mean(weight, 1.0)
+    return lambda pose, activation: layer(pose)
+
+
+def twice_the_mean(module, case, device):
+    _, _, weight = case.start(device)
+    layer = module.Mean(weight, 2.0)
+    return lambda pose, activation: layer(pose)
+
+
+MEAN = public.Implementation(
+    repository="somebody/means",
+    commit="a" * 40,
+    licence="MIT",
+    file="code/layers.py",
+    case=LAYER.name,
+    adapter=mean_layer,
+    agrees="gradient",
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A folder with a clone that agrees with capslib's layer after one iteration."""
+    monkeypatch.setattr(public, "IMPLEMENTATIONS", (MEAN,))
+    file = tmp_path / "means" / "code" / "layers.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(CLONED, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_clone_becomes_a_path_of_its_case_and_is_compared_with_capslib(folder):
+    (cloned,) = public.clones(folder)
+    assert measuring.paths_of("shared", LAYER, [cloned]) == [*LAYER.paths, "somebody/means"]
+    assert measuring.paths_of("layer", LAYER, [cloned]) == list(LAYER.paths)
+    layer = replace(LAYER, options={"iterations": 1})
+    assert public.difference("somebody/means", layer, folder, "cpu") < 1e-5
+    poses, gradient = public.prepare("somebody/means", layer, folder, "cpu")()
+    assert (poses.shape, gradient.shape) == ((2, 3, 16), (2, 6, 8))
+
+
+def test_the_cost_of_a_clone_says_how_far_it_is_from_capslib(folder, monkeypatch):
+    layer = replace(LAYER, options={"iterations": 1})
+    monkeypatch.setitem(cases.CASES, "shared", (layer,))
+    monkeypatch.setattr(measuring, "SECONDS", 0)
+    threads = torch.get_num_threads()
+    cost = measuring.measure("shared", 0, "somebody/means", "cpu", threads, public=folder)
+    assert cost["seconds"] > 0
+    assert cost["difference"] < 1e-5
+    assert "difference" not in measuring.measure("shared", 0, "fast", "cpu", threads)
+
+
+def test_a_clone_that_computes_something_else_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(public, "IMPLEMENTATIONS", (replace(MEAN, adapter=twice_the_mean),))
+    layer = replace(LAYER, options={"iterations": 1})
+    with pytest.raises(UserError, match=f"Check out {MEAN.commit}"):
+        public.difference("somebody/means", layer, folder, "cpu")
+
+
+def test_an_algorithm_of_its_own_is_not_compared(folder, monkeypatch):
+    monkeypatch.setattr(public, "IMPLEMENTATIONS", (replace(MEAN, agrees=""),))
+    assert public.difference("somebody/means", LAYER, folder, "cpu") is None
+
+
+def test_a_folder_without_clones_or_a_clone_without_its_file_is_named(folder, tmp_path):
+    with pytest.raises(UserError, match="is no folder"):
+        public.clones(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds a clone of none of somebody/means"):
+        public.clones(tmp_path / "empty")
+    (folder / "means" / "code" / "layers.py").unlink()
+    with pytest.raises(UserError, match=r"has no code/layers\.py.*Clone https://github"):
+        public.clones(folder)
+
+
+def test_every_repository_is_measured_in_a_case_and_linked_on_the_page_as_it_was_tried():
+    page = Path(public.__file__).parents[1] / "book" / "speed.md"
+    text = page.read_text(encoding="utf-8")
+    shared = {case.name for case in cases.SHARED}
+    for implementation in public.IMPLEMENTATIONS:
+        assert implementation.case in shared
+        assert f"({implementation.url})" in text
+
+
+def test_a_step_of_a_network_from_elsewhere_trains_it():
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.classes = torch.nn.Linear(9, 2)
+
+        def forward(self, images):
+            return self.classes(images.flatten(1))
+
+    network = Network()
+    before = network.classes.weight.clone()
+    case = cases.Step("x", Network, (1, 3, 3), batch=4, classes=2)
+    case.training_step(network, "cpu")()
+    assert not torch.equal(network.classes.weight, before)
 
 
 def test_every_main_network_of_the_card_is_an_arm_at_paper_scale():

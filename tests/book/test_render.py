@@ -227,28 +227,69 @@ def cells(page: BeautifulSoup) -> list[list[str]]:
     return [[cell.text for cell in row.select("th, td")] for row in page.select("tr")]
 
 
-def test_a_layers_table_names_what_sets_its_limit_and_a_steps_has_none():
-    layers = machine("benchmarks", [BENCHMARK, BENCHMARK])
+def test_a_table_has_a_block_for_each_case_and_a_limit_for_routings_only():
+    layers = machine("benchmarks", [BENCHMARK, BENCHMARK | {"path": "compiled"}])
     assert "30.0 GB/s, computes on vectors at 60 GFLOP/s and" in layers.text
-    head, first, second = cells(layers)
-    assert head[-3:] == ["GFLOP", "time ÷ limit", "limit set by"]
-    numbers = ["150", "2.0", "3.5", f"12{NBSP}%", "1.5", "9.5", "arithmetic"]
-    assert first == ["a layer", "fast", *numbers]
-    assert second == ["", "fast", *numbers]
-    (head, _) = cells(machine("benchmarks", [BENCHMARK | {"times_limit": "", "gflop": ""}]))
-    assert head == ["case", "path", "ms", "times as fast as fast", "peak MiB", "of fast’s peak"]
+    head, case, first, second = cells(layers)
+    assert head == ["path", "ms", "speed", "peak MiB", "time ÷ limit"]
+    assert case == ["a layer: 1.5 GFLOP, limited by arithmetic"]
+    assert first == ["fast", "150", "2.0 ×", "3.5", "9.5"]
+    assert second == ["compiled", *first[1:]]
+    head, case, row = cells(
+        machine("benchmarks", [BENCHMARK | {"times_limit": "", "gflop": ""}])
+    )
+    assert (head, case) == (["path", "ms", "speed", "peak MiB"], ["a layer"])
+    assert len(row) == 4
+
+
+def test_each_number_names_its_column_where_a_row_becomes_a_block():
+    page = machine("benchmarks", [BENCHMARK])
+    labels = [cell["data-label"] for cell in page.select("td[data-label]")]
+    assert labels == cells(page)[0][1:]
 
 
 def test_a_table_without_the_vector_rate_bounds_its_limits_by_that_of_matrix_products():
     """178 GFLOP at 178 GFLOP/s and 30 GB at 30 GB/s take a second each."""
     old = BENCHMARK | {"vector_gflop_per_second": "", "milliseconds": "9000"}
     bounded = old | {"gflop": "356", "gigabytes": "30"}
-    open_ = old | {"gflop": "178", "gigabytes": "60"}
-    page = machine("benchmarks", [bounded, open_])
+    unnamed = old | {"gflop": "178", "gigabytes": "60", "name": "another"}
+    page = machine("benchmarks", [bounded, unnamed])
     assert "did not measure the vector rate" in " ".join(page.text.split())
-    _, first, second = cells(page)
-    assert first[-3:] == ["356", f"≤{NBSP}4.5", "arithmetic"]
-    assert second[-3:] == ["178", f"≤{NBSP}4.5", "–"], "arithmetic may take longer, or not"
+    _, first_case, first, second_case, second = cells(page)
+    assert first_case == ["a layer: 356 GFLOP, limited by arithmetic"]
+    assert second_case == ["another: 178 GFLOP"], "arithmetic may take longer, or not"
+    assert first[-1] == second[-1] == f"≤{NBSP}4.5"
+
+
+PUBLIC = BENCHMARK | {"kind": "shared", "path": "owner/name", "times_limit": "", "gflop": ""}
+
+
+def test_a_public_repository_is_linked_and_says_whether_its_result_is_the_same():
+    alike = PUBLIC | {"difference": "5e-06"}
+    page = machine("benchmarks", [PUBLIC | {"path": "fast"}, PUBLIC, alike])
+    links = [link["href"] for link in page.select("td a")]
+    assert links == ["https://github.com/owner/name"] * 2
+    assert [row[0] for row in cells(page)[2:]] == [
+        "fast",
+        "owner/name",
+        "owner/name same result",
+    ]
+    bars = machine("bars", [PUBLIC]).select_one(".bars-row")
+    assert bars.select_one("span").text == "owner"
+    assert bars.select_one(".bar-public")
+
+
+def test_the_answer_compares_the_fastest_of_both_and_gives_the_range_of_the_limit():
+    times = {"fast": "60", "compiled": "20", "slow/one": "900", "owner/name": "150"}
+    rows = [PUBLIC | {"path": path, "milliseconds": time} for path, time in times.items()]
+    compiled = BENCHMARK | {"path": "compiled"}
+    rows += [compiled, compiled | {"times_limit": "3.0"}, BENCHMARK | {"times_limit": "70.0"}]
+    texts = [" ".join(item.text.split()) for item in machine("answer", rows).select("li")]
+    (shared, limit) = texts
+    assert "20.0 ms with capslib, on the path compiled" in shared
+    assert "owner/name, takes 150 ms, 7.5 times as long" in shared
+    assert "3 to 9.5 times" in limit
+    assert len(machine("answer", [PUBLIC | {"path": "fast"}]).select("li")) == 1
 
 
 def test_the_bar_of_a_path_is_as_long_as_its_share_of_the_slowest():

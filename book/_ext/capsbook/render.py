@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from capsbook.benchmarks import cases, milliseconds
+from capsbook.benchmarks import beside_public, cases, is_public, milliseconds, times_of_limit
 from capsbook.notebooks import site_file
 from capsbook.roles import alt_text, our_interval, our_value
 from capslib.lab import claims
@@ -202,10 +202,12 @@ CALLED = (
     all_parts,
     alt_text,
     amount,
+    beside_public,
     brief,
     count_text,
     counted,
     counts,
+    is_public,
     judged,
     kinds,
     main_row,
@@ -217,6 +219,7 @@ CALLED = (
     site_file,
     standing,
     tables,
+    times_of_limit,
     total_of,
     two_digits,
 )
