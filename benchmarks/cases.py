@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from capslib.losses import margin_loss, spread_loss
 from capslib.networks.capsnet import CapsNet
 from capslib.networks.em_routing import MatrixCapsNet
-from capslib.networks.inequality_anomaly import AnomalyCapsNet
 from capslib.networks.learned_routing import ConsensusCapsNet
 from capslib.networks.negation_limitation import DeepCapsNet
 from capslib.routing import LazyVotes, RoutingResult, make_routing, squash, use_path
@@ -269,15 +268,6 @@ STEPS = (
         loss=spread,
     ),
     Step(
-        "EM routing, main network, batch 8",
-        lambda: MatrixCapsNet(PAIRS),
-        PAIRS,
-        batch=8,
-        classes=5,
-        loss=spread,
-    ),
-    Step("Negation, RBA, 5 layers", lambda: DeepCapsNet(DIGITS, depth=5, bias=0.1), DIGITS),
-    Step(
         "Negation, EM, 9 layers",
         lambda: DeepCapsNet(DIGITS, depth=9, hidden=(16, 10), routing="em_vector", bias=0.1),
         DIGITS,
@@ -290,14 +280,14 @@ STEPS = (
         loss=spread,
     ),
     Step(
-        "Learned routing, connectionist",
+        "Learned routing, connectionist, batch 16",
         lambda: ConsensusCapsNet(GREY, routing="connectionist"),
         GREY,
+        batch=16,
         classes=5,
         loss=spread,
         paths=("eager", "fast"),
     ),
-    Step("Inequality", lambda: AnomalyCapsNet(DIGITS), DIGITS, classes=2),
 )
 """The networks of the papers, for 64 images where nothing else is said."""
 
