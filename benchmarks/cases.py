@@ -248,9 +248,7 @@ class Step:
 
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
-            output = network(images)
-            activation = output if isinstance(output, Tensor) else output.activation
-            self.loss(activation, labels).backward()
+            self.loss(network(images).activation, labels).backward()
             optimizer.step()
 
         return step
@@ -264,6 +262,14 @@ STEPS = (
         "EM routing, small network",
         lambda: MatrixCapsNet(PAIRS, sizes=SMALL),
         PAIRS,
+        classes=5,
+        loss=spread,
+    ),
+    Step(
+        "EM routing, main network, batch 8",
+        lambda: MatrixCapsNet(PAIRS),
+        PAIRS,
+        batch=8,
         classes=5,
         loss=spread,
     ),

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.cases import SHARED, CapsuleLayer, Step
 from capslib.errors import UserError
+from capslib.networks.em_routing import CNNResult
 
 TOLERANCE = 1e-3
 """The largest relative difference between layers that compute the same, in float32."""
@@ -186,14 +187,14 @@ def glassroom_layer(module: ModuleType, case: CapsuleLayer, device: str) -> Laye
 
 
 class Lengths(nn.Module):
-    """The second result of a network: the lengths of its class capsules."""
+    """The second result of a network, the lengths of its class capsules, as activations."""
 
     def __init__(self, network: nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images)[1]
+    def forward(self, images: Tensor) -> CNNResult:
+        return CNNResult(self.network(images)[1])
 
 
 def adambielski_network(module: ModuleType, case: Step, device: str) -> nn.Module:

@@ -60,7 +60,7 @@ def test_convolutions_of_each_network_compute_in_bfloat16_and_nothing_else_does(
     images = torch.rand(4, 1, 20, 18)
     network(images)  # routings start from it
     network.eval()
-    expected = activation_of(network, images)
+    expected = network(images).activation
     convolve_in_bfloat16(network)
     features, votes, parents = [], [], []
 
@@ -76,7 +76,7 @@ def test_convolutions_of_each_network_compute_in_bfloat16_and_nothing_else_does(
             module.register_forward_hook(keep_features)
         if isinstance(module, Routing):
             module.register_forward_hook(keep_votes_and_parents)
-    activation = activation_of(network, images)
+    activation = network(images).activation
     assert all(is_bfloat16(tensor) for tensor in features)
     assert {tensor.dtype for tensor in (*votes, *parents, activation)} == {torch.float32}
     assert not any(is_bfloat16(tensor) for tensor in (*parents, activation))
