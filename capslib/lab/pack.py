@@ -30,8 +30,8 @@ ARCHIVE = "pack.tar.xz"
 """The name of the archive; its parts end in ``.001`` and so on."""
 UNPACKED = "unpacked"
 """The folder beside ``run.sh`` that the archive is unpacked to."""
-PRESET = 4
-"""How hard xz tries: a higher preset takes twice as long for little."""
+PRESET = 0
+"""How hard xz tries: preset 4 takes three times as long, and saves 7 % of the size."""
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 RUN = """\
 #!/bin/sh
