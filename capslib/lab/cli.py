@@ -435,7 +435,10 @@ def report(
     decided = set(waiting.claims) - set(left.claims)
     spent = f"{len(records)} trials ran in {progress.duration(seconds)}"
     if not decided:
-        say(f"{spent}. No claim has all its trials yet; checkpoints keep what is done.")
+        kept = "checkpoints keep what is done"
+        if not records and not any(session.store.trainings.glob("*.pt")):
+            kept = "no training came as far as a checkpoint, so give it more time"
+        say(f"{spent}. No claim has all its trials yet; {kept}.")
         return
     say(f"{spent}. {len(decided)} claims have all their trials now:")
     table = columns(*(column.lower() for column in claims.COLUMNS))
@@ -631,6 +634,9 @@ def pack(
         list[str] | None,
         typer.Option(help="take along a package, and what it needs; may be repeated"),
     ] = None,
+    all_wheels: Annotated[
+        bool, flag("--all-wheels", "take along all packages that a run needs beside PyTorch")
+    ] = False,
     python: Annotated[
         str | None,
         typer.Option(metavar="VERSION", help="of the other machine, such as 3.12, for wheels"),
@@ -649,13 +655,14 @@ def pack(
         to,
         scale=scale,
         data_dir=data_dir,
-        wheels=wheel or [],
+        wheels=[*(packing.NEEDED if all_wheels else ()), *(wheel or ())],
         python=python,
         part_size=None if max_size is None else packing.parse_size(max_size),
     )
     for path in parts:
         out.print(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
-    say(f"Take {to} there, and start it with: sh {to.name}/run.sh --device cuda")
+    device = " --device cuda" if scale == "paper" else ""
+    say(f"Take {to} there, and start it with: sh {to.name}/run.sh{device}")
 
 
 @app.command(cls=Command)

@@ -32,6 +32,11 @@ UNPACKED = "unpacked"
 """The folder beside ``run.sh`` that the archive is unpacked to."""
 PRESET = 0
 """How hard xz tries: preset 4 takes three times as long, and saves 7 % of the size."""
+NEEDED = (
+    *("einops", "pydantic", "scikit-learn", "pillow", "pooch", "requests", "tqdm", "filelock"),
+    *("urllib3", "scipy", "joblib", "psutil", "typer", "rich", "dask", "distributed"),
+)
+"""Packages that a run needs beside PyTorch and numpy."""
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 RUN = """\
 #!/bin/sh
@@ -41,6 +46,8 @@ RUN = """\
 #   sh run.sh --device cuda --max-steps 20   rehearse
 #   sh run.sh --device cuda --budget 15m     run what decides most claims in that time
 #   sh run.sh --device cuda                  run all trials that have no record
+#
+# Without --device cuda it runs on the CPU.
 #
 # After a kill the same command goes on from the last checkpoints. Then bring this folder back:
 #
@@ -60,6 +67,22 @@ fi
 export PYTHONPATH="$here/{unpacked}/capsules:$here/{unpacked}/site"
 export CAPSLIB_DATA="$here/{unpacked}/data"
 cd "$here/{unpacked}/capsules"
+"$python" - {needed} <<'END'
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+missing = []
+for name in sys.argv[1:]:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        missing.append(name)
+if missing:
+    number = "%d.%d" % sys.version_info[:2]
+    print("run.sh: Python", number, "lacks", ", ".join(missing), file=sys.stderr)
+    print("Install them, or pack again: --all-wheels --python", number, file=sys.stderr)
+    sys.exit(2)
+END
 exec "$python" -m capslib run {stems} --scale {scale} "$@"
 """
 
@@ -125,6 +148,7 @@ def pack(
             for folder in folders:
                 archive.add(folder, f"data/{folder.name}")
         names = {"stems": " ".join(stems), "unpacked": UNPACKED, "archive": ARCHIVE}
+        names["needed"] = " ".join(["torch", "numpy", *NEEDED])
         script = RUN.format(scale=scale, **names)
         (packed / "run.sh").write_text(script, encoding="utf-8")
         packed.replace(to)  # whole, or not at all
@@ -226,7 +250,7 @@ def unpack(source: Path, store: Store, *, checkpoints: bool = False) -> Unpacked
 
     ``source`` may be a tar archive of such a folder. A trial that has a record here keeps it,
     unless that one was interrupted. Damaged files are left out, with a warning. ``checkpoints``
-    copies the unfinished trainings, too, which then go on here.
+    copies the trainings, too, which then go on here; of two checkpoints the later one stays.
 
     Raises UserError where no records are found.
     """
@@ -274,12 +298,20 @@ def results_in(folder: Path) -> Path:
 
 
 def copy_trainings(brought: Store, store: Store) -> int:
-    """Copy the files of trainings that are not here, and return how many."""
+    """Copy checkpoints and rehearsals that are not here or are older here.
+
+    Return how many files were copied.
+    """
     count = 0
     for path in sorted(brought.trainings.rglob("*")):
         target = store.trainings / path.relative_to(brought.trainings)
-        if path.is_file() and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
-            count += 1
+        if path.suffix not in (".pt", ".json"):
+            continue  # locks, and what kills left of a write
+        if target.exists() and target.stat().st_mtime >= path.stat().st_mtime:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_suffix(".part")
+        shutil.copy2(path, part)
+        part.replace(target)  # whole, or not at all
+        count += 1
     return count

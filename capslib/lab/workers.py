@@ -432,9 +432,15 @@ def start_workers(devices: Sequence[str], threads: int) -> Iterator[Client]:
         stack.enter_context(dask.config.set(configuration))
         with signals_blocked():
             scheduler = {"cls": Scheduler, "options": {"port": 0, **local}}
-            cluster = SpecCluster(workers, scheduler, silence_logs=logging.ERROR)
-            stack.enter_context(cluster)
-            client = stack.enter_context(Client(cluster))
+            try:
+                cluster = SpecCluster(workers, scheduler, silence_logs=logging.ERROR)
+                stack.enter_context(cluster)
+                client = stack.enter_context(Client(cluster))
+            except (RuntimeError, OSError) as error:
+                raise UserError(
+                    f"No worker processes can be reached on this machine ({error}). "
+                    "With --workers 1 trials run in this process."
+                ) from None
         yield client
 
 

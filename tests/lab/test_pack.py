@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
 from helpers import notified
+from toys import until
 
+from capslib import papers
 from capslib.errors import UserError
+from capslib.lab import batch
 from capslib.lab import pack as packing
 from capslib.lab.pack import ARCHIVE, UNPACKED, Unpacked, pack, parse_size, unpack
+from capslib.lab.review import review
 from capslib.lab.runs import Checkout, checkout
+from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 
 ROOT = Path(__file__).parents[2]
 STEM = "learned_routing"
+SIGN = "negation_limitation"
 TOYS = ROOT / "results" / STEM / "toys"
 
 
@@ -46,6 +56,33 @@ def keys(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*/*/*.json")}
 
 
+@pytest.fixture
+def there(committed, tmp_path):
+    """Start ``run.sh`` of a pack at smoke scale; what is left of it ends with the test."""
+    pack([SIGN], tmp_path / "there", scale="smoke")
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    environment |= {"PYTHON": sys.executable, "CAPSLIB_CHECKPOINT_SECONDS": "0"}
+    started: list[subprocess.Popen] = []
+
+    def start(*words: str) -> subprocess.Popen:
+        running = subprocess.Popen(
+            ["sh", tmp_path / "there" / "run.sh", "--results-dir", "results", *words],
+            env=environment,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        running.stderr.close()
+
+
 @pytest.mark.parametrize(("text", "size"), [("700", 700), ("60M", 60_000_000), ("1.5k", 1500)])
 def test_sizes(text, size):
     assert parse_size(text) == size
@@ -58,7 +95,10 @@ def test_what_is_no_size_is_refused_with_what_is_one(text):
 
 
 def test_the_whole_way(committed, tmp_path):
-    """Packed in parts, run elsewhere without a network, and brought back."""
+    """Packed in parts, run elsewhere without a network, and brought back.
+
+    A Python without packages is first told all that it lacks.
+    """
     parts = pack([STEM], tmp_path / "there", scale="smoke", part_size=2_000_000)
     sizes = [part.stat().st_size for part in parts]
     assert set(sizes[:-1]) == {2_000_000}
@@ -66,6 +106,14 @@ def test_the_whole_way(committed, tmp_path):
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     offline = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
     command = ["sh", tmp_path / "there" / "run.sh", "--experiment", "toys", "--workers", "1"]
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n', encoding="utf-8")
+    bare.chmod(0o755)
+    lacking = environment | {"PYTHON": str(bare)}
+    answer = subprocess.run(command, env=lacking, capture_output=True, encoding="utf-8")
+    assert answer.returncode == 2
+    for package in ("torch", "dask", "typer", "--all-wheels"):
+        assert package in answer.stderr
     for _ in range(2):  # the second time nothing is left to do
         subprocess.run(
             [*command, "--results-dir", "results"],
@@ -85,6 +133,48 @@ def test_the_whole_way(committed, tmp_path):
     assert record.code.revision == committed
     assert record.code.dirty is False
     assert unpack(tmp_path / "there", store) == (0, unpacked.records, 0)
+
+
+def test_a_pack_that_is_killed_in_a_training_brings_what_an_unkilled_run_has(there, tmp_path):
+    words = ["--experiment", "sign", "--where", "arm=dynamic/no_bias", "--seeds", "1"]
+    words += ["--set", "points=256", "--set", "epochs=200"]
+    (trial,) = papers.experiments(SIGN)["sign"].trials(
+        "smoke",
+        seeds=range(1),
+        where={"arm": "dynamic/no_bias"},
+        change={"points": 256, "epochs": 200},
+    )
+    brought = Store(tmp_path / "there" / UNPACKED / "capsules" / "results")
+
+    running = there(*words)
+    until(lambda: running.poll() is not None or any(brought.trainings.glob("*.pt")))
+    assert running.poll() is None, running.stderr.read()
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert not brought.path(trial).exists(), "it was not killed in time"
+
+    killed = Store(tmp_path / "killed")
+    assert unpack(tmp_path / "there", killed, checkpoints=True).checkpoints == 1
+    running = there(*words)
+    message = running.stderr.read()
+    assert running.wait() == 0, message
+    assert unpack(tmp_path / "there", killed, checkpoints=True).checkpoints == 1
+    problems = review(killed, SIGN).problems
+    assert [problem for problem in problems if trial.key in problem] == []
+
+    undisturbed = Store(tmp_path / "undisturbed")
+    batch.run([trial], undisturbed, Settings(scale="smoke", workers=1))
+    record, expected = killed.get(trial), undisturbed.get(trial)
+    assert record.resumed_from, "it was not taken up again"
+    assert record.exit == expected.exit == "ok"
+    assert record.metrics == expected.metrics
+    assert record.series == expected.series
+
+
+def test_the_packages_that_a_run_needs_include_those_of_the_library():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    assert names - {"torch", "numpy"} <= set(packing.NEEDED)
 
 
 def test_a_pack_is_refused_before_anything_is_written(committed, tmp_path, monkeypatch):
@@ -145,6 +235,11 @@ def test_checkpoints_come_along_when_asked(brought, tmp_path):
     (store.trainings / "abc.pt").write_bytes(b"ours, further on")
     assert unpack(brought, store, checkpoints=True).checkpoints == 0
     assert (store.trainings / "abc.pt").read_bytes() == b"ours, further on"
+    (brought / ".trainings" / "abc.pt").write_bytes(b"theirs, further still")
+    (brought / ".trainings" / "abc.lock").touch()
+    assert unpack(brought, store, checkpoints=True).checkpoints == 1
+    (path,) = store.trainings.iterdir()
+    assert path.read_bytes() == b"theirs, further still"
 
 
 def test_a_tar_archive_of_a_pack_is_unpacked_and_a_hostile_one_is_refused(brought, tmp_path):

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import pytest
 import toys
 from helpers import RecordedDisplay
@@ -36,6 +37,15 @@ def time_limit():
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, handler)
+
+
+def test_where_worker_processes_cannot_be_reached_one_worker_is_advised():
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1us"}),
+        pytest.raises(UserError, match="--workers 1"),
+        workers.start_workers(["cpu", "cpu"], threads=1),
+    ):
+        pass
 
 
 @pytest.fixture
