@@ -7,7 +7,7 @@ import pytest
 from writers import norb_bytes
 
 from capslib import data
-from capslib.papers.em_routing.recipe import familiar
+from capslib.data.viewpoints import familiar
 
 pytestmark = pytest.mark.real_data
 

@@ -5,8 +5,8 @@ import pytest
 
 from capslib import data
 from capslib.data import toys
+from capslib.data.viewpoints import familiar
 from capslib.errors import UserError
-from capslib.papers.em_routing.recipe import familiar
 
 TOYS = np.arange(50)  # 10 · category + instance
 FINGERPRINT = "35ab44c33c08a2cdeeba16b93c4834eb6e7195555ec2241eb12645519955f3fa"

@@ -16,7 +16,7 @@ from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.papers.common import number_of_parameters
 from capslib.papers.experiment import Metric
-from capslib.papers.which_routing import comparison, shown, transformed
+from capslib.papers.which_routing import comparison, shown, transformed, viewpoints
 from capslib.papers.which_routing.recipe import ComparisonRecipe
 from capslib.recipes import new_network
 from capslib.registry import ROUTINGS
@@ -113,6 +113,22 @@ def test_of_toys_a_whole_instance_of_each_class_is_held_out():
     assert len(np.unique(instance[held_out])) == 1
     assert set(labels[held_out]) == set(labels)
     assert not set(instance[held_out]) & set(instance[~held_out])
+
+
+def test_viewpoints_are_trained_and_held_out_on_familiar_azimuths_alone():
+    recipe = viewpoints.ViewpointRecipe(data="toys")
+    train, test = load("toys", "train"), load("toys", "test")
+    masks = recipe.choose(train)
+    assert masks["train"].sum() == recipe.train_size
+    seen = set(train["azimuth"][masks["train"]])
+    assert seen == set(train["azimuth"][masks["held_out"]])
+    assert not set(train["instance"][masks["train"]]) & set(
+        train["instance"][masks["held_out"]]
+    )
+    tested = recipe.choose(test)
+    assert set(test["azimuth"][tested["familiar"]]) == seen
+    assert not set(test["azimuth"][tested["novel"]]) & seen
+    assert (tested["familiar"] ^ tested["novel"]).all()
 
 
 # -------------------------------------------------------------------------------- measures
@@ -224,6 +240,20 @@ def test_other_smoke_arms_run(tmp_path, arm):
     assert record.exit == "ok", record.message
     couplings = {"coupling_entropy", "coupling_distance"}
     assert bool(couplings & set(record.metrics)) == ("cnn" not in arm)
+
+
+@pytest.mark.parametrize("name", ["em", comparison.UNIFORM, comparison.CNN])
+def test_viewpoints_are_measured_where_they_are_familiar_and_where_they_are_novel(
+    tmp_path, name
+):
+    experiment = viewpoints.VIEWPOINTS
+    trial = experiment.trials("smoke", where={"arm": f"{name}/0.003"})[0]
+    record = run_trial(experiment, trial, Store(tmp_path), Context(0))
+    assert record.exit == "ok", record.message
+    parts = ("train", "held_out", "familiar", "novel")
+    expected = {f"{part}_accuracy_at_steps" for part in parts}
+    assert set(record.metrics) == expected | {"trained_at_steps", "steps_at_steps"}
+    assert comparison.name_of(record.config) == name
 
 
 # --------------------------------------------------------------------------------- a study

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capslib.data.registry import SETS
+from capslib.data.viewpoints import FAMILIAR
 from capslib.papers.common import abscissa, in_unit, outcome
 from capslib.papers.em_routing.recipe import (
-    FAMILIAR,
     SMALLER,
     recipes_beside,
     trainings_beside,

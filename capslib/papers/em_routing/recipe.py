@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
-from capslib.errors import check_name
+from capslib.data.viewpoints import familiar
 from capslib.papers.common import Spread, start_at_half
 from capslib.papers.experiment import Arm, Scale
 from capslib.recipes import Objective, Recipe, Training
@@ -25,15 +24,6 @@ if TYPE_CHECKING:
 
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position", "released"]
 ONE_TYPE: Normalise = "positions-per-type"
-FAMILIAR = {
-    "azimuth": (30, 32, 34, 0, 2, 4),
-    "elevation": (0, 1, 2),
-}
-"""The viewpoints that are trained on (§5.1).
-
-Azimuths are in tens of degrees: from 60° on one side of the front to 40° on the other.
-Elevations are the three lowest of nine: 30°, 35° and 40°.
-"""
 MARGIN_STEPS, DECAY_STEPS = 400_000, 2_000_000
 """The steps of the release in which the margin grows, and the rate falls to a sixtieth."""
 RELEASED_EPOCHS = 132
@@ -241,22 +231,6 @@ def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) 
     if schedule == "linear":
         return 0.2 + 0.7 * progress
     return 0.2 + 0.79 / (1 + math.exp(4 - 8 * progress))
-
-
-def familiar(split: DataSplit, factor: str) -> np.ndarray:
-    """Mark the examples of ``smallnorb`` or ``toys`` with a familiar viewpoint: bool [N].
-
-    ``factor`` is "azimuth" or "elevation". All other examples are novel (§5.1). Raise
-    :class:`~capslib.errors.UserError` for any other factor, and for a split without this
-    factor.
-
-    >>> from capslib import data
-    >>> toys = data.load("toys", "train")
-    >>> f"{familiar(toys, 'elevation').sum()} of {len(toys)}"
-    '8100 of 24300'
-    """
-    check_name("factor of viewpoint", factor, FAMILIAR)
-    return np.isin(split[factor], FAMILIAR[factor])
 
 
 SMALL = (64, 8, 16, 16)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from capslib.papers.which_routing.comparison import COMPARISON
+from capslib.papers.which_routing.viewpoints import VIEWPOINTS
 
 if TYPE_CHECKING:
     from capslib.papers.check import AnyCheck
@@ -13,6 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS", "EXPERIMENTS", "STEM"]
 
 STEM = "which_routing"
-EXPERIMENTS = {COMPARISON.name: COMPARISON}
+EXPERIMENTS = {experiment.name: experiment for experiment in (COMPARISON, VIEWPOINTS)}
 CHECKS: Mapping[str, AnyCheck] = {}
 """There are none: a study has questions, and no claims of a paper."""

@@ -23,8 +23,8 @@ two networks under attack: ε was larger then, and left hardly a smallNORB image
   saw; under FGSM and PGD, whose ε is in standard deviations of an image; and on negated images.
   How evenly children couple, and how far from uniformly. Time and memory of a step.
 
-Novel viewpoints of smallNORB need a training on familiar ones alone, which is an experiment of
-its own.
+Novel viewpoints of smallNORB need a training on familiar ones alone: they are the experiment
+``viewpoints``.
 """
 
 from __future__ import annotations
@@ -207,17 +207,17 @@ def run(arm: Arm, context: Context) -> Outcome:
 
 
 def accuracies(recipe: ComparisonRecipe, trained: Trained, budget: Budget) -> dict[str, Metric]:
-    """Return held-out, test and training accuracy, and whether the network trained.
+    """Return the accuracy on each split, and whether the network trained.
 
     Training accuracy is that of as many images, at most, as are held out.
     """
     splits = dict(trained.splits)
     splits["train"] = splits["train"].some(len(splits["held_out"].labels))
     metrics = {}
-    for name in ("held_out", "test", "train"):
-        value = recipe.accuracy(trained.network, splits[name])
+    for name, examples in splits.items():
+        value = recipe.accuracy(trained.network, examples)
         accuracy = {f"{name}_accuracy_at_{budget}": value}
-        metrics |= in_unit(accuracy, len(splits[name].labels), "fraction")
+        metrics |= in_unit(accuracy, len(examples.labels), "fraction")
     has_trained = metrics[f"train_accuracy_at_{budget}"].value >= LEARNED
     metrics |= in_unit({f"trained_at_{budget}": float(has_trained)}, 1, "fraction")
     steps = recipe.steps

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from statistics import fmean
 from typing import NamedTuple
 
 from capslib.papers.which_routing.comparison import (
@@ -74,6 +75,19 @@ def values(runs: Iterable[Run], metric: str) -> list[float]:
             factor = 100 if measured.unit == "fraction" else 1
             numbers.append(factor * measured.value)
     return numbers
+
+
+def leading(values_of: Mapping[str, Sequence[float]], best: Set[str]) -> str:
+    """Return the network with the highest mean, and others that are among the ``best``.
+
+    >>> leading({"em": [97.0], "dynamic": [98.0], "cnn": [90.0]}, {"em", "dynamic"})
+    'dynamic (RBA) 98.0, EM'
+    """
+    first, *others = sorted(best, key=lambda name: -fmean(values_of[name]))
+    highest = f"{label(first)} {fmean(values_of[first]):.1f}"
+    if others and len(best) == len(values_of):
+        return f"no difference; {highest}"
+    return ", ".join([highest, *map(label, others)])
 
 
 def have_trained(runs: Iterable[Run], budget: Budget) -> bool:
