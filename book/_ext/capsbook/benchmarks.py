@@ -50,7 +50,7 @@ def is_public(row: Row) -> bool:
 
 
 class Comparison(NamedTuple):
-    """The fastest path of capslib in a case, and the fastest public repository."""
+    """The fastest path of capslib in a case, and the fastest public code for the same."""
 
     ours: Row
     public: Row
@@ -62,12 +62,16 @@ class Comparison(NamedTuple):
 
 
 def beside_public(rows: list[Row]) -> list[Comparison]:
-    """Return a comparison for each case that a public repository was measured in."""
+    """Return a comparison for each case that a public repository was measured in.
+
+    Repositories whose result was checked to be the same come before all others.
+    """
     pairs = []
     for case in cases(rows):
         by_time = sorted(case, key=lambda row: float(row["milliseconds"]))
         ours = [row for row in by_time if not is_public(row)]
         public = [row for row in by_time if is_public(row)]
+        public.sort(key=lambda row: not row["difference"])
         if public:
             pairs.append(Comparison(ours[0], public[0]))
     return pairs

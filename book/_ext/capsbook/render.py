@@ -194,8 +194,12 @@ def words(name: str) -> str:
 
 
 def two_digits(value: float) -> str:
-    """Return a number with two digits, or in full from ten on."""
-    return f"{value:.2g}" if value < 10 else number(round(value))
+    """Return a number with two digits, or in full from ten on.
+
+    >>> two_digits(0.5), two_digits(1.96), two_digits(1234.5)
+    ('0.50', '2.0', '1,234')
+    """
+    return f"{value:#.2g}" if value < 9.95 else number(round(value))
 
 
 CALLED = (
