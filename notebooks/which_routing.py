@@ -91,12 +91,15 @@ def values_of(
 
 
 # %% tags=["remove-input"]
-expected = len(comparison.trials("cpu"))
-if len(finished) == expected:
+expected, count = 0, 0
+for name, experiment in EXPERIMENTS.items():
+    expected += len(experiment.trials("cpu"))
+    count += len(frames.select(everything, name, "cpu"))
+if count == expected:
     frames.say(f"All {expected} networks have trained.")
 else:
     frames.say(
-        f"So far {len(finished)} of {expected} networks have trained. "
+        f"So far {count} of {expected} networks have trained. "
         "A network appears below once both learning rates have run with all seeds."
     )
 if scale_shown == "smoke":
