@@ -22,6 +22,7 @@ from typing import NamedTuple
 from capslib import data, papers
 from capslib.data.registry import SETS
 from capslib.errors import UserError, check_name
+from capslib.lab.budget import waiting_for
 from capslib.lab.runs import ROOT, checkout, complaint, git
 from capslib.lab.store import Store
 from capslib.papers.experiment import SCALES, Scale, Trial
@@ -156,14 +157,17 @@ def pack(
 
 
 def real_sets(stems: Sequence[str], scale: Scale) -> list[str]:
-    """Return the data sets of the trials that have no record yet, less embedded stand-ins."""
+    """Return the data sets of what may run, less embedded stand-ins.
+
+    These are trials that have no record yet, and longer ones that claims wait for.
+    """
     store = Store()
-    waiting: list[Trial] = []
+    trials: list[Trial] = []
     for stem in stems:
         for experiment in papers.experiments(stem).values():
-            trials = experiment.trials(scale)
-            waiting += [trial for trial in trials if store.ended(trial) is None]
-    return [name for name in papers.data_sets(waiting) if not SETS[name].stand_in]
+            trials += [t for t in experiment.trials(scale) if store.ended(t) is None]
+    trials += waiting_for(stems, scale, store).trials.values()
+    return [name for name in papers.data_sets(trials) if not SETS[name].stand_in]
 
 
 def clone(stems: Sequence[str], to: Path) -> None:

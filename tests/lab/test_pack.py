@@ -22,6 +22,7 @@ from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import batch
 from capslib.lab import pack as packing
+from capslib.lab.budget import Waiting
 from capslib.lab.pack import ARCHIVE, UNPACKED, Unpacked, pack, parse_size, unpack
 from capslib.lab.review import review
 from capslib.lab.runs import Checkout, checkout
@@ -200,6 +201,17 @@ def test_data_sets_are_those_of_trials_without_a_record(monkeypatch, tmp_path):
     assert packing.real_sets([STEM], "smoke") == [], "stand-ins are in the package"
     monkeypatch.setenv("CAPSLIB_RESULTS", str(tmp_path))
     assert packing.real_sets([STEM], "cpu") == ["mnist", "smallnorb"]
+
+
+def test_a_longer_trial_that_a_claim_waits_for_brings_its_data(monkeypatch):
+    """All others had a record, so the pack had no data, and its run stopped at once."""
+    depth = papers.experiments(SIGN)["depth"]
+    arm = depth.twice(depth.at("cpu")["fashion_mnist/em_vector/5/no_bias"])
+    longer = depth.trial("cpu", arm, seed=0)
+    waiting = Waiting(trials={longer.key: longer})
+    monkeypatch.setattr(packing, "waiting_for", lambda *_: waiting)
+    monkeypatch.setattr(Store, "ended", lambda self, trial: "ok")
+    assert packing.real_sets([SIGN], "cpu") == ["fashion_mnist"]
 
 
 def test_a_trial_keeps_the_record_that_it_has_unless_that_was_interrupted(brought, tmp_path):
