@@ -24,7 +24,7 @@ The package has three wings. Their plan, from the top down. A module imports onl
 own place: from lower lines, or from its left on its line::
 
     the lab      cli                                    the command line, thin
-                 notebooks  chapter                     execute chapters; claims on a page
+                 notebooks  chapter  study              execute chapters; what pages show
                  workers  progress  batch               run them here or on a cluster, shown
                  review  skeleton                       check records; a new paper
                  pack                                   runs on a machine without a network

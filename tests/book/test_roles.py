@@ -64,6 +64,8 @@ TEXTS = {
     "{count}`claims`": str(len(ledger())),
     "{count}`reproduced of negation_limitation`": "1",
     "{count}`baselines`": "0",
+    "{answer}`which_routing`": "Open: the networks are still training.",
+    "{leading}`rotated_30_accuracy`": MISSING,
     "{ours}`EM-W-8`": MISSING,
     "{interval}`EM-W-8`": MISSING,
     "{verdict}`EM-W-8`": MISSING,

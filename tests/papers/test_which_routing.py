@@ -16,7 +16,7 @@ from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.papers.common import number_of_parameters
 from capslib.papers.experiment import Metric
-from capslib.papers.which_routing import comparison, shown, transformed, viewpoints
+from capslib.papers.which_routing import comparison, transformed, viewpoints
 from capslib.papers.which_routing.recipe import ComparisonRecipe
 from capslib.recipes import new_network
 from capslib.registry import ROUTINGS
@@ -174,29 +174,6 @@ def test_the_rate_with_the_better_mean_on_held_out_images_counts():
     assert comparison.chosen_rates(runs) == dict.fromkeys(places, low), "the CNN lacks a run"
     runs.append(measured("cnn", high, 2, None))
     assert comparison.chosen_rates(runs)["mnist", "cnn"] == high, "one run that failed is zero"
-
-
-def test_the_page_shows_the_runs_of_the_rate_that_counts_in_order_of_seeds():
-    low, high = comparison.RATES
-    runs = [measured("em", high, seed, 0.9) for seed in (2, 0, 1)]
-    runs += [measured("em", low, seed, 0.8) for seed in (0, 1, 2)]
-    runs += [measured("uniform", low, seed, 0.5) for seed in (0, 1, 2)]
-    counted = shown.counted(runs, "steps")
-    assert list(counted) == [("mnist", "em")], "the other rate of uniform has not run"
-    chosen = counted[shown.Place("mnist", "em")]
-    assert [run.trial.seed for run in chosen] == [0, 1, 2]
-    assert {run.config["learning_rate"] for run in chosen} == {high}
-    assert shown.values(chosen, "test_accuracy_at_steps") == pytest.approx([10, 10, 10])
-
-
-def test_a_network_that_has_not_trained_is_counted_as_such():
-    runs = [measured("em", 0.001, seed, 0.9) for seed in (0, 1)]
-    for run, has_trained in zip(runs, (1, 0), strict=True):
-        run.metrics["trained_at_steps"] = Metric(value=has_trained, n=1, unit="fraction")
-    failed = measured("em", 0.003, 0, None)
-    assert shown.trained_share([*runs, failed], "em") == (1, 3)
-    assert shown.have_trained(runs[:1], "steps")
-    assert not shown.have_trained(runs, "steps")
 
 
 NAMES = {

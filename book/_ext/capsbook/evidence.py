@@ -23,6 +23,8 @@ from capslib.lab.estimates import Comparison, Experience, Outlook, outlook
 from capslib.lab.replicates import Runs
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
+from capslib.lab.study import Study
+from capslib.papers import which_routing
 from capslib.papers.check import BOUNDS, DIFFERENCES, Select
 from capslib.papers.experiment import SCALES, TWICE
 
@@ -133,6 +135,11 @@ class Evidence:
                     rows.setdefault((device, stem, row.networks), []).append(row)
         return rows
 
+    @functools.cached_property
+    def study(self) -> Study:
+        """The study that asks which routing to use."""
+        return Study(Store(self.root).records(which_routing.STEM))
+
     def measured(
         self, paper: str, experiment: str, arm: str, scale: Scale, metric: str
     ) -> Measured | None:
@@ -184,8 +191,9 @@ class Evidence:
         return self._arms[paper]
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what Sphinx keeps between builds: not the records behind ``{measured}``."""
-        return {**self.__dict__, "_arms": {}}
+        """Return what Sphinx keeps between builds: no records."""
+        kept = {name: value for name, value in self.__dict__.items() if name != "study"}
+        return {**kept, "_arms": {}}
 
 
 def load(results: Path) -> Evidence:

@@ -8,6 +8,8 @@
 ``{measured}`EXPERIMENT:ARM:METRIC```   the mean of a metric over seeds, at cpu scale
 ``{interval}`EXPERIMENT:ARM:METRIC```   its 95 % interval
 ``{count}`claims of em_routing```       how many, see :func:`count`
+``{answer}`which_routing```             what the study of routings answers, in a sentence or two
+``{leading}`METRIC```                   which networks lead in it, on each data set of the study
 ======================================  ========================================================
 
 ``EXPERIMENT@paper`` stands for another scale, ``STEM/EXPERIMENT`` for another paper than the
@@ -30,11 +32,12 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
 from capsbook.book import Links, chapter_of
-from capslib.errors import UserError
+from capslib.errors import UserError, check_name
 from capslib.lab import claims
 from capslib.lab.ledger import grouped, raised
+from capslib.lab.study import QUESTIONS
 from capslib.lab.words import BASELINES, CAPSULES, EXACT, REDUCED, Verdict, counts
-from capslib.papers import PAPERS
+from capslib.papers import PAPERS, STUDIES
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -164,6 +167,18 @@ def count(book: Book, target: str, paper: str) -> str:
     return grouped(str(totals[kind]))
 
 
+def answer(book: Book, target: str, paper: str) -> str:
+    """Return what a study of our own answers."""
+    check_name("study", target, STUDIES)
+    return book.evidence.study.answer()
+
+
+def leading(book: Book, target: str, paper: str) -> str | None:
+    """Return which networks of the study lead in one of its questions, on each data set."""
+    check_name("metric", target, QUESTIONS.values())
+    return book.evidence.study.leaders(target) or None
+
+
 def _verdict(book: Book, claim: str) -> Verdict:
     try:
         return book.evidence.verdicts[claim]
@@ -194,6 +209,8 @@ NUMBERS: dict[str, Callable[[Book, str, str], str | None]] = {
     "interval": interval,
     "measured": measured,
     "count": count,
+    "answer": answer,
+    "leading": leading,
 }
 
 # ------------------------------------------------------------------------------ roles of Sphinx

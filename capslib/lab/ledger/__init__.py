@@ -24,6 +24,7 @@ from __future__ import annotations
 import csv
 import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -131,6 +132,16 @@ def number(value: float) -> str:
 def plural(n: int, word: str) -> str:
     """Return a number of things: ``1 seed``, ``3 seeds``."""
     return f"{n} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as prose lists them.
+
+    >>> listed(["MNIST"]), listed(["MNIST", "smallNORB", "CRISPR"])
+    ('MNIST', 'MNIST, smallNORB and CRISPR')
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def span(interval: tuple[float, float]) -> str:

@@ -1,0 +1,308 @@
+"""Which routing should I use? What the page of the study shows of its records."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+from capslib.lab import frames
+from capslib.lab.ledger import listed, plural
+from capslib.lab.records import Record
+from capslib.lab.statistics import interval, leaders
+from capslib.papers.experiment import Scale
+from capslib.papers.which_routing import EXPERIMENTS
+from capslib.papers.which_routing.comparison import (
+    BUDGETS,
+    CNN,
+    DATA,
+    REFERENCE,
+    UNIFORM,
+    Budget,
+    Run,
+    chosen_rates,
+    name_of,
+    networks,
+)
+
+__all__ = [
+    "QUESTIONS",
+    "Study",
+    "Tally",
+    "budget_of",
+    "chosen_runs",
+    "compared",
+    "have_trained",
+    "label",
+    "leading",
+    "title",
+    "values",
+]
+
+LABELS = {
+    "dynamic": "dynamic (RBA)",
+    "dynamic_over_children": "dynamic, over children",
+    "em": "EM",
+    "em_vector": "EM, vector poses",
+    UNIFORM: "no routing",
+    CNN: "CNN",
+}
+"""What the page calls the networks. A routing that is missing here has its registered name."""
+TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "smallnorb": "smallNORB"}
+"""What the page calls the data sets."""
+
+
+QUESTIONS = {
+    "after equally many steps": "test_accuracy_at_steps",
+    "after equally many core-seconds": "test_accuracy_at_seconds",
+    "shifted by 4 pixels": "shifted_4_accuracy",
+    "turned by 30°": "rotated_30_accuracy",
+    "at three quarters of its size": "scaled_75_percent_accuracy",
+    "attacked with ε = 0.1": "pgd_0.1_accuracy",
+    "from novel azimuths": "novel_accuracy_at_steps",
+}
+"""The accuracies that decide the recommendation, by what they say of a test image.
+
+They were fixed when one seed on MNIST had run.
+"""
+OF_VIEWPOINTS = ("familiar_accuracy_at_steps", "novel_accuracy_at_steps")
+"""Metrics that the experiment ``viewpoints`` measures, and not ``comparison``."""
+Standing = Literal["better", "worse", "undecided"]
+"""How a network compares with another."""
+
+
+class Tally(NamedTuple):
+    """In how many comparisons a network is better than no routing, worse, or neither."""
+
+    better: int = 0
+    worse: int = 0
+    undecided: int = 0
+
+    def __str__(self) -> str:
+        worse = self.worse or "none"
+        return f"wins {self.better} of {sum(self)} comparisons, and loses {worse}"
+
+
+class Study:
+    """The records that count: those of the learning rate with the best held-out accuracy.
+
+    A network on a data set is there once both learning rates have run with all seeds.
+    ``records`` of other scales are left aside.
+    """
+
+    def __init__(self, records: Iterable[Record], scale: Scale = "cpu"):
+        records = list(records)
+        self.scale = scale
+        self.records = {name: frames.select(records, name, scale) for name in EXPERIMENTS}
+        self._chosen = {}
+        for name, experiment in EXPERIMENTS.items():
+            for budget in BUDGETS:
+                runs = chosen_runs(self.records[name], budget, experiment.seeds[scale])
+                self._chosen[name, budget] = runs
+
+    @property
+    def data_sets(self) -> list[str]:
+        """The data sets on which a network is complete."""
+        complete = [data for runs in self._chosen.values() for data in runs]
+        return sorted(set(complete), key=[*DATA, *complete].index)
+
+    @property
+    def networks(self) -> list[str]:
+        """The names of the networks that are complete on a data set."""
+        complete = {
+            network
+            for runs in self._chosen.values()
+            for by_network in runs.values()
+            for network in by_network
+        }
+        return [name for name in networks() if name in complete]
+
+    def runs(self, data: str, metric: str) -> dict[str, list[Run]]:
+        """Return the runs of each network that have a metric, in the order of their seeds."""
+        experiment = "viewpoints" if metric in OF_VIEWPOINTS else "comparison"
+        return self._chosen[experiment, budget_of(metric)].get(data, {})
+
+    def values(self, data: str, metric: str) -> dict[str, list[float]]:
+        """Return a metric of each network on a data set, seed by seed; a fraction in percent.
+
+        A network that has not trained is left out. On stand-ins, where none trains for long
+        enough, all are there.
+        """
+        by_network = {}
+        for network, runs in self.runs(data, metric).items():
+            numbers = values(runs, metric)
+            is_shown = self.scale == "smoke" or have_trained(runs, budget_of(metric))
+            if numbers and is_shown:
+                by_network[network] = numbers
+        return by_network
+
+    def leaders(self, metric: str) -> str:
+        """Return which networks lead in a metric, on each data set: ``MNIST: CNN 99.4, EM``."""
+        values = {data: self.values(data, metric) for data in self.data_sets}
+        parts = [f"{title(data)}: {leading(values[data])}" for data in values if values[data]]
+        return "; ".join(parts)
+
+    def tallies(self) -> dict[str, Tally]:
+        """Return how each other network compares with no routing, on all data sets."""
+        counts: dict[str, dict[str, int]] = {}
+        for data, metric in itertools.product(self.data_sets, QUESTIONS.values()):
+            for network, standing in compared(self.values(data, metric), UNIFORM).items():
+                of_network = counts.setdefault(network, {})
+                of_network[standing] = of_network.get(standing, 0) + 1
+        return {name: Tally(**counts[name]) for name in networks() if name in counts}
+
+    def relative_cost(self, network: str, metric: str) -> float | None:
+        """Return the mean cost of a step relative to dynamic routing; None without a run."""
+        ratios = []
+        for data in self.data_sets:
+            costs = self.values(data, metric)
+            if network in costs and REFERENCE in costs:
+                ratios.append(fmean(costs[network]) / fmean(costs[REFERENCE]))
+        return fmean(ratios) if ratios else None
+
+    def trained_share(self, network: str) -> tuple[int, int]:
+        """Return how many runs of a network trained, and how many there are.
+
+        They are those of all data sets, learning rates and seeds, after equally many steps.
+        """
+        runs = [run for run in self.records["comparison"] if name_of(run.config) == network]
+        return sum(have_trained([run], "steps") for run in runs), len(runs)
+
+    def answer(self) -> str:
+        """Return the routing to take, and how a CNN compares, in a sentence each.
+
+        It is the routing that wins most comparisons with no routing, less those that it loses;
+        of equal ones, the one with the fastest step. It has to win more than it loses.
+        """
+        tallies = self.tallies()
+        cnn = tallies.pop(CNN, None)
+        if not tallies:
+            return "Open: the networks are still training."
+
+        def merit(network: str) -> tuple[float, ...]:
+            tally = tallies[network]
+            cost = self.relative_cost(network, "seconds_of_step") or 1.0
+            return tally.better - tally.worse, tally.better, -cost
+
+        best = max(tallies, key=merit)
+        if self.is_complete:
+            place = "In small CapsNets"
+        else:
+            sets = listed([title(data) for data in self.data_sets])
+            routings = plural(len(tallies), "routing")
+            place = f"So far, of {routings} in small CapsNets on {sets}"
+        if merit(best)[0] > 0:
+            sentences = f"{place}, take {label(best)}: against no routing it {tallies[best]}."
+        else:
+            reason = "against no routing, each loses at least as often as it wins"
+            sentences = f"{place}, none pays: {reason}."
+        if cnn:
+            sentences += f" A CNN of the same size {cnn}."
+        return sentences
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all runs have ended."""
+        return all(
+            len(self.records[name]) == len(experiment.trials(self.scale))
+            for name, experiment in EXPERIMENTS.items()
+        )
+
+
+def chosen_runs(
+    records: Iterable[Run], budget: Budget, seeds: Sequence[int] = (0, 1, 2)
+) -> dict[str, dict[str, list[Run]]]:
+    """Return the runs with the chosen learning rate, by data set and network, by seed.
+
+    Data sets and networks have the order of the study. A network is there once both learning
+    rates have run with all seeds.
+    """
+    records = list(records)
+    rates = chosen_rates(records, budget, seeds)
+    names = dict.fromkeys([*DATA, *(data for data, _ in rates)])
+    chosen: dict[str, dict[str, list[Run]]] = {}
+    for data in names:
+        for network in networks():
+            if (data, network) not in rates:
+                continue
+            runs = {}
+            for record in records:
+                rate = record.config["learning_rate"]
+                place = record.config["data"], name_of(record.config)
+                if place == (data, network) and rate == rates[place]:
+                    runs[record.trial.seed] = record
+            chosen.setdefault(data, {})[network] = [runs[seed] for seed in seeds]
+    return chosen
+
+
+def budget_of(metric: str) -> Budget:
+    """Return what was equal for all networks when a metric was measured."""
+    return "seconds" if metric.endswith("_at_seconds") else "steps"
+
+
+def have_trained(runs: Iterable[Run], budget: Budget) -> bool:
+    """Return whether all of these networks have learned their training images."""
+    metric = f"trained_at_{budget}"
+    return all(metric in run.metrics and run.metrics[metric].value == 1 for run in runs)
+
+
+def values(runs: Iterable[Run], metric: str) -> list[float]:
+    """Return a metric of runs, a fraction in percent. A run without it is left out."""
+    numbers = []
+    for run in runs:
+        if metric in run.metrics:
+            measured = run.metrics[metric]
+            factor = 100 if measured.unit == "fraction" else 1
+            numbers.append(factor * measured.value)
+    return numbers
+
+
+def compared(values_of: Mapping[str, Sequence[float]], yardstick: str) -> dict[str, Standing]:
+    """Return how the values of each other network compare with those of a yardstick.
+
+    Values are paired by seed. A network is better or worse if the 95 % interval of the mean
+    difference leaves out zero.
+
+    >>> compared({"em": [97.0, 98.0], "dynamic": [90.0, 91.0]}, "dynamic")
+    {'em': 'better'}
+    """
+    words: dict[str, Standing] = {}
+    if yardstick not in values_of:
+        return words
+    for network, numbers in values_of.items():
+        if network == yardstick:
+            continue
+        pairs = zip(numbers, values_of[yardstick], strict=True)
+        ends = interval([number - other for number, other in pairs])
+        if ends is None or ends[0] <= 0 <= ends[1]:
+            words[network] = "undecided"
+        else:
+            words[network] = "better" if ends[0] > 0 else "worse"
+    return words
+
+
+def leading(values_of: Mapping[str, Sequence[float]]) -> str:
+    """Return the network with the highest mean, and those that its seeds do not tell from it.
+
+    >>> leading({"em": [97.0, 97.4], "dynamic": [98.0, 98.2], "cnn": [90.0, 90.1]})
+    'dynamic (RBA) 98.1, EM'
+    """
+    if not values_of:
+        return frames.MISSING
+    best = leaders(values_of)
+    first, *others = sorted(best, key=lambda name: -fmean(values_of[name]))
+    highest = f"{label(first)} {fmean(values_of[first]):.1f}"
+    if others and len(best) == len(values_of):
+        return f"no clear leader ({highest})"
+    return ", ".join([highest, *map(label, others)])
+
+
+def label(network: str) -> str:
+    """Return what the page calls a network."""
+    return LABELS.get(network, network.replace("_", " "))
+
+
+def title(data: str) -> str:
+    """Return what the page calls a data set."""
+    return TITLES.get(data, data)

@@ -1,0 +1,172 @@
+"""The page of the study: which runs count, what is compared, and what it recommends."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from capslib.lab import study
+from capslib.lab.study import QUESTIONS, Study, Tally
+from capslib.papers.experiment import SEEDS, Metric
+from capslib.papers.which_routing import comparison, viewpoints
+
+LOW, HIGH = comparison.RATES
+OF_COMPARISON = set(QUESTIONS.values()) - set(study.OF_VIEWPOINTS)
+NOISE = (-0.001, 0.0, 0.001)
+
+
+def run(
+    network: str,
+    accuracy: float,
+    seed: int = 0,
+    rate: float = LOW,
+    data: str = "mnist",
+    trained: bool = True,
+    step: float = 0.01,
+) -> SimpleNamespace:
+    """Return a record of the comparison, whose accuracies are all the same."""
+    recipe = comparison.recipe_of(network, data, rate)
+    fractions = dict.fromkeys(OF_COMPARISON, accuracy)
+    fractions |= {f"held_out_accuracy_at_{budget}": accuracy for budget in comparison.BUDGETS}
+    fractions |= {f"trained_at_{budget}": trained for budget in comparison.BUDGETS}
+    metrics = {
+        name: Metric(value=value, n=1, unit="fraction") for name, value in fractions.items()
+    }
+    metrics["seconds_of_step"] = Metric(value=step, n=1, unit="seconds")
+    trial = SimpleNamespace(experiment="comparison", scale="cpu", seed=seed)
+    return SimpleNamespace(config=recipe.model_dump(mode="json"), metrics=metrics, trial=trial)
+
+
+def runs(network: str, accuracy: float, **fields: object) -> list[SimpleNamespace]:
+    """Return the records of both learning rates and all seeds; the lower rate is better."""
+    records = []
+    for seed, noise in zip(SEEDS["cpu"], NOISE, strict=True):
+        records.append(run(network, accuracy + noise, seed, LOW, **fields))
+        records.append(run(network, accuracy + noise - 0.1, seed, HIGH, **fields))
+    return records
+
+
+# ------------------------------------------------------------------------- runs that count
+
+
+def test_runs_of_the_better_rate_count_in_the_order_of_their_seeds():
+    records = [run("em", 0.9, seed, HIGH) for seed in (2, 0, 1)]
+    records += [run("em", 0.8, seed, LOW) for seed in (0, 1, 2)]
+    records += [run("uniform", 0.5, seed, LOW) for seed in (0, 1, 2)]
+    chosen = study.chosen_runs(records, "steps")
+    assert list(chosen) == ["mnist"]
+    assert list(chosen["mnist"]) == ["em"], "the other rate of uniform has not run"
+    assert [run.trial.seed for run in chosen["mnist"]["em"]] == [0, 1, 2]
+    assert {run.config["learning_rate"] for run in chosen["mnist"]["em"]} == {HIGH}
+
+
+def test_fractions_are_in_percent_and_a_network_that_has_not_trained_is_left_out():
+    records = runs("dynamic", 0.95) + runs("em", 0.5, trained=False)
+    shown = Study(records)
+    assert shown.networks == ["dynamic", "em"]
+    accuracies = shown.values("mnist", "test_accuracy_at_steps")
+    assert accuracies == {"dynamic": pytest.approx([94.9, 95, 95.1])}
+    assert shown.trained_share("dynamic") == (6, 6)
+    assert shown.trained_share("em") == (0, 6)
+
+
+def test_a_cost_is_relative_to_dynamic_routing():
+    shown = Study(runs("dynamic", 0.95, step=0.02) + runs("em", 0.95, step=0.03))
+    assert shown.relative_cost("em", "seconds_of_step") == pytest.approx(1.5)
+    assert shown.relative_cost("cnn", "seconds_of_step") is None
+
+
+# ----------------------------------------------------------------------------- comparisons
+
+
+def test_a_network_is_better_where_the_interval_of_the_paired_difference_says_so():
+    values = {"uniform": [90, 92, 94], "em": [91, 93, 95.1], "dynamic": [91, 90, 95]}
+    assert study.compared(values, "uniform") == {"em": "better", "dynamic": "undecided"}
+    assert study.compared(values, "em") == {"uniform": "worse", "dynamic": "undecided"}
+    assert study.compared(values, "cnn") == {}
+
+
+def test_every_question_is_asked_on_every_data_set():
+    records = []
+    for data in ("mnist", "fashion_mnist"):
+        records += runs("uniform", 0.95, data=data)
+    records += runs("em", 0.97) + runs("em", 0.93, data="fashion_mnist")
+    count = len(OF_COMPARISON)
+    assert Study(records).tallies() == {"em": Tally(better=count, worse=count)}
+
+
+def test_every_question_is_one_that_the_runs_answer():
+    options = comparison.ComparisonOptions()
+    answered = {f"test_accuracy_at_{budget}" for budget in comparison.BUDGETS}
+    answered |= {f"shifted_{pixels}_accuracy" for pixels in options.pixels}
+    answered |= {f"rotated_{degrees}_accuracy" for degrees in options.degrees}
+    answered |= {f"scaled_{factor:.0%}_accuracy" for factor in options.factors}
+    answered |= {f"pgd_{epsilon:g}_accuracy" for epsilon in options.epsilons}
+    answered = {metric.replace("%", "_percent") for metric in answered}
+    assert answered >= OF_COMPARISON
+
+
+def test_leaders_are_named_on_each_data_set():
+    records = runs("uniform", 0.95) + runs("em", 0.97) + runs("cnn", 0.97, data="smallnorb")
+    leaders = Study(records).leaders("rotated_30_accuracy")
+    assert leaders == "MNIST: EM 97.0; smallNORB: CNN 97.0"
+    assert Study(records).leaders("novel_accuracy_at_steps") == ""
+
+
+# ------------------------------------------------------------------------------ the answer
+
+
+def test_without_a_yardstick_the_answer_is_open():
+    assert Study([]).answer().startswith("Open")
+    assert Study(runs("em", 0.97)).answer().startswith("Open")
+
+
+def test_the_answer_is_the_routing_that_wins_most_and_loses_least():
+    records = runs("uniform", 0.95) + runs("em", 0.97) + runs("similarity", 0.9)
+    answer = Study(records).answer()
+    assert answer.startswith("So far, of 2 routings in small CapsNets on MNIST, take EM:")
+    assert "wins 6 of 6 comparisons, and loses none" in answer
+    assert "CNN" not in answer
+
+
+def test_of_equal_routings_the_answer_is_the_faster_one():
+    records = runs("uniform", 0.95) + runs("dynamic", 0.97, step=0.02)
+    records += runs("em", 0.97, step=0.01) + runs("cnn", 0.9)
+    answer = Study(records).answer()
+    assert "take EM:" in answer
+    assert "CNN of the same size wins 0 of 6 comparisons, and loses 6" in answer
+
+
+def test_no_routing_is_recommended_that_loses_as_often_as_it_wins():
+    answer = Study(runs("uniform", 0.95) + runs("em", 0.9)).answer()
+    assert "none pays" in answer
+    assert "take" not in answer
+
+
+def test_an_answer_is_final_once_all_networks_have_run(monkeypatch):
+    shown = Study(runs("uniform", 0.95) + runs("em", 0.97))
+    assert shown.answer().startswith("So far, of 1 routing")
+    monkeypatch.setattr(Study, "is_complete", True)
+    assert shown.answer().startswith("In small CapsNets, take EM:")
+
+
+def test_a_study_is_complete_when_every_trial_has_a_record():
+    records = []
+    for experiment in (comparison.COMPARISON, viewpoints.VIEWPOINTS):
+        for trial in experiment.trials("cpu"):
+            config = experiment.arm("cpu", trial.config).values("json")
+            records.append(SimpleNamespace(config=config, metrics={}, trial=trial))
+    assert Study(records).is_complete
+    assert not Study(records[1:]).is_complete
+    assert not Study(records[:-1]).is_complete
+
+
+def test_names_of_the_page_fit_the_networks_and_the_data():
+    known = set(comparison.networks())
+    assert set(study.LABELS) <= known
+    assert set(study.TITLES) == set(comparison.DATA)
+    labels = [study.label(network) for network in known]
+    assert len(set(labels)) == len(labels)
+    assert not any("_" in label for label in itertools.chain(labels, study.TITLES.values()))
