@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.cases import CapsuleLayer, Layer, Step
+    from benchmarks.cases import LayerCase, RoutingCase, StepCase
     from benchmarks.public import Implementation
 
-    Case = CapsuleLayer | Layer | Step
+    Case = LayerCase | RoutingCase | StepCase
 
-MEASURED = (
-    *("kind", "name", "path", "milliseconds", "peak_mib", "faster", "memory_share"),
-    "difference",
+COLUMNS = (
+    *("kind", "name", "path", "milliseconds", "peak_mib", "faster"),
+    *("agrees", "difference"),
+    *("times_limit", "bound_by", "gflop", "gigabytes"),
 )
-COLUMNS = (*MEASURED, "times_limit", "bound_by", "gflop", "gigabytes")
 RESULTS = Path(__file__).parent / "results"
 LEAST_STEPS, MOST_STEPS = 2, 20
 """How many steps are timed."""
@@ -112,7 +112,7 @@ def paths_of(kind: str, case: Case, cloned: Sequence[Implementation]) -> list[st
     """Return the paths of a case: those of capslib, then repositories that have it too."""
     paths = list(case.paths)
     if kind == "shared":
-        paths += [part.repository for part in cloned if part.case == case.name]
+        paths += [public.repository for public in cloned if public.case == case.name]
     return paths
 
 
@@ -132,7 +132,7 @@ def _measure_paths(
             "milliseconds": round(1e3 * cost["seconds"], 2),
             "peak_mib": round(cost["bytes"] / 2**20, 1),
             "faster": round(first["seconds"] / cost["seconds"], 2),
-            "memory_share": round(cost["bytes"] / max(1, first["bytes"]), 3),
+            "agrees": cost.get("agrees"),
             "difference": cost.get("difference"),
         }
         cells = [f"{value!s:>10}" for value in row.values()]
@@ -143,7 +143,7 @@ def _measure_paths(
 
 
 def add_limits(
-    rows: list[dict[str, object]], layers: dict[str, Layer], rates: dict[str, float]
+    rows: list[dict[str, object]], layers: dict[str, RoutingCase], rates: dict[str, float]
 ) -> None:
     """Compare each row of a layer with the layer's roofline.
 
@@ -186,32 +186,30 @@ def measure(
     threads: int | None,
     *,
     public: Path | None = None,
-) -> dict[str, float | None]:
+) -> dict[str, float | str | None]:
     """Return the seconds and peak bytes of one case, or the rates of the machine.
 
     ``kind`` is one of the cases', or ``rates``. A ``path`` can be a repository with a clone in
-    the folder ``public``; then its ``difference`` from capslib is there, too.
+    the folder ``public``; then its ``Agreement`` with capslib is there, too.
     """
     import torch
 
     from benchmarks.cases import CASES
-    from benchmarks.public import difference, prepare
+    from benchmarks.public import agreement, prepare
 
     torch.set_num_threads(threads or torch.get_num_threads())
     if kind == "rates":
         return _rates(device)
     case = CASES[kind][number]
-    if public is None or path in case.paths:
-        step = case.prepare(path, device)
-    else:
-        step = prepare(path, case, public, device)
+    is_public = path not in case.paths
+    step = prepare(path, case, public, device) if is_public else case.prepare(path, device)
     step()  # compiles, warms up, and allocates what stays
     seconds = []
     while len(seconds) < LEAST_STEPS or (sum(seconds) < SECONDS and len(seconds) < MOST_STEPS):
         seconds.append(_timed(step, device))
     cost = {"seconds": statistics.median(seconds), "bytes": _peak(step, device)}
-    if public is not None and path not in case.paths:
-        cost["difference"] = difference(path, case, public, device)
+    if is_public:
+        cost |= agreement(path, case, public, device)._asdict()
     return cost
 
 

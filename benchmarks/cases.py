@@ -137,7 +137,7 @@ def limit(flops: float, moved: float, rates: dict[str, float]) -> tuple[float, s
 
 
 @dataclass(frozen=True)
-class Layer:
+class RoutingCase:
     """Routing of votes [N, I, J, D] by any registered routing, forward and backward.
 
     N counts images times positions. A routing that is not in ``TEXTBOOK`` has only
@@ -192,14 +192,16 @@ class Layer:
 WINDOWS = (64 * 36, 9 * 8, 16, 16)
 """Votes of the first convolution of matrix capsules, sizes (64, 8, 16, 16), for 64 images."""
 LAYERS = (
-    Layer("EM, first convolution", "em", WINDOWS),
-    Layer("EM, class capsules", "em", (64, 16 * 16, 5, 16)),
-    Layer("EM of vectors, first hidden layer", "em_vector", (64, 1152, 16, 10)),
-    Layer("dynamic, CapsNet", "dynamic", (64, 1152, 10, 16)),
-    Layer("dynamic, 40 × 40 images", "dynamic", (64, 4608, 16, 16)),
-    Layer("dynamic over children, two classes", "dynamic_over_children", (64, 1152, 2, 16)),
-    Layer("similarity, first convolution", "similarity", WINDOWS, paths=BOOK_PATHS),
-    Layer(
+    RoutingCase("EM, first convolution", "em", WINDOWS),
+    RoutingCase("EM, class capsules", "em", (64, 16 * 16, 5, 16)),
+    RoutingCase("EM of vectors, first hidden layer", "em_vector", (64, 1152, 16, 10)),
+    RoutingCase("dynamic, CapsNet", "dynamic", (64, 1152, 10, 16)),
+    RoutingCase("dynamic, 40 × 40 images", "dynamic", (64, 4608, 16, 16)),
+    RoutingCase(
+        "dynamic over children, two classes", "dynamic_over_children", (64, 1152, 2, 16)
+    ),
+    RoutingCase("similarity, first convolution", "similarity", WINDOWS, paths=BOOK_PATHS),
+    RoutingCase(
         "connectionist, first convolution",
         "connectionist",
         WINDOWS,
@@ -221,7 +223,7 @@ def spread(activation: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCase:
     """One training step of a network: forward, backward and Adam."""
 
     name: str
@@ -258,14 +260,14 @@ PAIRS, DIGITS, GREY = (2, 32, 32), (1, 28, 28), (1, 32, 32)
 SMALL = (64, 8, 16, 16)
 """Filters and capsule types of the small network of the EM paper."""
 STEPS = (
-    Step(
+    StepCase(
         "EM routing, small network",
         lambda: MatrixCapsNet(PAIRS, sizes=SMALL),
         PAIRS,
         classes=5,
         loss=spread,
     ),
-    Step(
+    StepCase(
         "EM routing, main network, batch 8",
         lambda: MatrixCapsNet(PAIRS),
         PAIRS,
@@ -273,19 +275,19 @@ STEPS = (
         classes=5,
         loss=spread,
     ),
-    Step(
+    StepCase(
         "Negation, EM, 9 layers",
         lambda: DeepCapsNet(DIGITS, depth=9, hidden=(16, 10), routing="em_vector", bias=0.1),
         DIGITS,
     ),
-    Step(
+    StepCase(
         "Learned routing, similarity",
         lambda: ConsensusCapsNet(GREY, routing="similarity"),
         GREY,
         classes=5,
         loss=spread,
     ),
-    Step(
+    StepCase(
         "Learned routing, connectionist, batch 16",
         lambda: ConsensusCapsNet(GREY, routing="connectionist"),
         GREY,
@@ -313,7 +315,7 @@ class DenseLayer(nn.Module):
 
 
 @dataclass(frozen=True)
-class CapsuleLayer:
+class LayerCase:
     """Votes and routing of a layer, forward and backward, from the poses of its children.
 
     ``pose`` [N, I, …] and ``weight`` [I, J, …] are shapes of
@@ -367,19 +369,19 @@ class CapsuleLayer:
 
 
 SHARED = (
-    CapsuleLayer("class capsules of CapsNet", "dynamic", (64, 1152, 8), (1152, 10, 16, 8)),
-    CapsuleLayer(
+    LayerCase("class capsules of CapsNet", "dynamic", (64, 1152, 8), (1152, 10, 16, 8)),
+    LayerCase(
         "EM routing, from poses on",
         "em",
         (64 * 36, 9 * 8, 4, 4),
         (9 * 8, 16, 4, 4),
-        # what the public layer leaves out: the activations of parents weigh nothing
+        # like the public layer, whose E-step takes all parents as equally active
         options={"inverse_temperature": 0.0, "beta_std": 0.0, "variance_offset": 1e-5},
     ),
-    Step("training step of CapsNet", lambda: CapsNet(DIGITS, decoder=()), DIGITS),
+    StepCase("training step of CapsNet", lambda: CapsNet(DIGITS, decoder=()), DIGITS),
 )
 """What capslib shares with public repositories: two layers from poses on, and a network."""
-CASES: Mapping[str, tuple[Layer | Step | CapsuleLayer, ...]] = {
+CASES: Mapping[str, tuple[RoutingCase | StepCase | LayerCase, ...]] = {
     "shared": SHARED,
     "layer": LAYERS,
     "step": STEPS,

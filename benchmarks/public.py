@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cases import SHARED, CapsuleLayer, Step
+from benchmarks.cases import SHARED, LayerCase, StepCase
 from capslib.errors import UserError
 from capslib.networks.em_routing import CNNResult
 
@@ -25,7 +26,7 @@ TOLERANCE = 1e-3
 
 Layer = Callable[[Tensor, Tensor], Tensor]
 """A function of poses [N, I, …] and activations [N, I] that gives the poses of parents."""
-Adapter = Callable[[ModuleType, CapsuleLayer | Step, str], Layer | nn.Module]
+Adapter = Callable[[ModuleType, LayerCase | StepCase, str], Layer | nn.Module]
 """A function of a repository's module, a case and a device: a layer, or a step's network."""
 
 
@@ -80,16 +81,16 @@ def clones(folder: Path) -> list[Implementation]:
     """
     if not folder.is_dir():
         raise UserError(f"--public {folder} is no folder. Name one that holds clones.")
-    cloned = [part for part in IMPLEMENTATIONS if part.clone(folder).is_dir()]
+    cloned = [public for public in IMPLEMENTATIONS if public.clone(folder).is_dir()]
     if not cloned:
-        names = ", ".join(sorted({part.repository for part in IMPLEMENTATIONS}))
+        names = ", ".join(sorted({public.repository for public in IMPLEMENTATIONS}))
         raise UserError(f"{folder} holds a clone of none of {names}.")
     for implementation in cloned:
         implementation.path(folder)
     return cloned
 
 
-def _implementation(repository: str, case: CapsuleLayer | Step) -> Implementation:
+def _implementation(repository: str, case: LayerCase | StepCase) -> Implementation:
     """Return what a repository has of a case."""
     for implementation in IMPLEMENTATIONS:
         if (implementation.repository, implementation.case) == (repository, case.name):
@@ -98,27 +99,36 @@ def _implementation(repository: str, case: CapsuleLayer | Step) -> Implementatio
 
 
 def prepare(
-    repository: str, case: CapsuleLayer | Step, folder: Path, device: str
+    repository: str, case: LayerCase | StepCase, folder: Path, device: str
 ) -> Callable[[], object]:
     """Return a function that runs a repository's form of a case, forward and backward."""
     implementation = _implementation(repository, case)
     adapted = implementation.adapter(implementation.module(folder), case, device)
-    if isinstance(case, Step):
+    if isinstance(case, StepCase):
         return case.training_step(adapted, device)
     return case.both_ways(adapted, device)
 
 
-def difference(
-    repository: str, case: CapsuleLayer | Step, folder: Path, device: str
-) -> float | None:
-    """Return how far a repository is from capslib where both should agree, or None.
+class Agreement(NamedTuple):
+    """What a repository has in common with capslib, and how far it is from it there."""
 
-    It is the largest difference of the poses of parents, or of the gradient of children, each
-    relative to its largest entry. Raises UserError above ``TOLERANCE``.
+    agrees: str
+    """As in :class:`Implementation`."""
+    difference: float | None
+    """The largest one, relative to the largest entry; None where nothing is in common."""
+
+
+def agreement(
+    repository: str, case: LayerCase | StepCase, folder: Path, device: str
+) -> Agreement:
+    """Return how well a repository agrees with capslib where it should.
+
+    Compared are the poses of parents, and the gradient of children. Raises UserError for a
+    difference above ``TOLERANCE``.
     """
     implementation = _implementation(repository, case)
     if not implementation.agrees:
-        return None
+        return Agreement("", None)
     ours = case.prepare("eager", device)()
     theirs = prepare(repository, case, folder, device)()
     count = 2 if implementation.agrees == "gradient" else 1
@@ -131,13 +141,13 @@ def difference(
             f"{repository} is {max(errors):.1g} from capslib, and more than {TOLERANCE} is not "
             f"rounding. Check out {implementation.commit}, at which it agreed."
         )
-    return float(f"{max(errors):.1e}")
+    return Agreement(implementation.agrees, float(f"{max(errors):.1e}"))
 
 
 # ---------------------------------------------------------------------------------- adapters
 
 
-def adambielski_layer(module: ModuleType, case: CapsuleLayer, device: str) -> Layer:
+def adambielski_layer(module: ModuleType, case: LayerCase, device: str) -> Layer:
     """Return a layer with dynamic routing, whose first logits are parameters at zero."""
     (I, J, D, k), (_, _, weight) = case.weight, case.start(device)
     routing = module.AgreementRouting(I, J, 2)  # it counts iterations after the first
@@ -146,7 +156,7 @@ def adambielski_layer(module: ModuleType, case: CapsuleLayer, device: str) -> La
     return lambda pose, activation: layer(pose)
 
 
-def danielhavir_layer(module: ModuleType, case: CapsuleLayer, device: str) -> Layer:
+def danielhavir_layer(module: ModuleType, case: LayerCase, device: str) -> Layer:
     """Return a layer with dynamic routing; gradients take the couplings for constants."""
     (I, J, D, k), (_, _, weight) = case.weight, case.start(device)
     layer = module.RoutingCapsules(k, I, J, D, 3, torch.device(device)).to(device)
@@ -154,7 +164,7 @@ def danielhavir_layer(module: ModuleType, case: CapsuleLayer, device: str) -> La
     return lambda pose, activation: layer(pose)
 
 
-def jindongwang_layer(module: ModuleType, case: CapsuleLayer, device: str) -> Layer:
+def jindongwang_layer(module: ModuleType, case: LayerCase, device: str) -> Layer:
     """Return a layer whose couplings are shared by the batch and sum to one over children."""
     (I, J, D, k), (_, _, weight) = case.weight, case.start(device)
     module.USE_CUDA = device.startswith("cuda")  # its own switch
@@ -163,7 +173,7 @@ def jindongwang_layer(module: ModuleType, case: CapsuleLayer, device: str) -> La
     return lambda pose, activation: layer(pose)
 
 
-def apple_layer(module: ModuleType, case: CapsuleLayer, device: str) -> Layer:
+def apple_layer(module: ModuleType, case: LayerCase, device: str) -> Layer:
     """Return a layer with inverted dot-product attention, which has no squash."""
     (I, J, D, k), (_, _, weight) = case.weight, case.start(device)
     layer = module.CapsuleFC(I, k, J, D, matrix_pose=False, dp=0.0).to(device)
@@ -178,7 +188,7 @@ def apple_layer(module: ModuleType, case: CapsuleLayer, device: str) -> Layer:
     return parents
 
 
-def glassroom_layer(module: ModuleType, case: CapsuleLayer, device: str) -> Layer:
+def glassroom_layer(module: ModuleType, case: LayerCase, device: str) -> Layer:
     """Return a layer with EM routing, whose parents have net benefits, zero at the start."""
     (I, J, *_), (_, _, weight) = case.weight, case.start(device)
     layer = module.GenerativeMatrixRouting(I, J, d_cov=4, d_inp=4, d_out=4).to(device)
@@ -186,7 +196,7 @@ def glassroom_layer(module: ModuleType, case: CapsuleLayer, device: str) -> Laye
     return lambda pose, activation: layer(activation.logit(), pose)[1]
 
 
-class Lengths(nn.Module):
+class LengthsAsActivations(nn.Module):
     """The second result of a network, the lengths of its class capsules, as activations."""
 
     def __init__(self, network: nn.Module):
@@ -197,9 +207,9 @@ class Lengths(nn.Module):
         return CNNResult(self.network(images)[1])
 
 
-def adambielski_network(module: ModuleType, case: Step, device: str) -> nn.Module:
+def adambielski_network(module: ModuleType, case: StepCase, device: str) -> nn.Module:
     """Return the network of the repository, which has no decoder."""
-    return Lengths(module.CapsNet(2))
+    return LengthsAsActivations(module.CapsNet(2))
 
 
 CLASSES, WINDOWS, NETWORK = (case.name for case in SHARED)

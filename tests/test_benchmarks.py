@@ -56,7 +56,7 @@ def test_every_registered_routing_is_measured():
 
 @pytest.mark.parametrize("routing", ["dynamic", "dynamic_over_children", "em", "em_vector"])
 def test_the_operations_of_a_layer_grow_with_its_votes(routing):
-    layer = cases.Layer("x", routing, (6, 24, 5, 16))
+    layer = cases.RoutingCase("x", routing, (6, 24, 5, 16))
     assert counted(layer.prepare("textbook", "cpu")) == pytest.approx(layer.flops, rel=0.01)
     # three iterations of a few operations per vote, forward and backward
     assert 15 < layer.flops / torch.Size(layer.shape).numel() < 150
@@ -68,7 +68,7 @@ def test_the_larger_of_arithmetic_and_memory_is_the_limit():
 
 
 def test_each_layer_is_compared_with_its_limit_and_a_step_with_none():
-    layer = cases.Layer("x", "dynamic", (2, 24, 5, 16))
+    layer = cases.RoutingCase("x", "dynamic", (2, 24, 5, 16))
     seconds, bound = cases.limit(layer.flops, layer.bytes, RATES)
     rows = [{"kind": "layer", "name": "x", "milliseconds": 3e3 * seconds}]
     rows += [{"kind": "step", "name": "y", "milliseconds": 1}]
@@ -135,7 +135,9 @@ def test_a_clone_becomes_a_path_of_its_case_and_is_compared_with_capslib(folder)
     assert measuring.paths_of("shared", LAYER, [cloned]) == [*LAYER.paths, "somebody/means"]
     assert measuring.paths_of("layer", LAYER, [cloned]) == list(LAYER.paths)
     layer = replace(LAYER, options={"iterations": 1})
-    assert public.difference("somebody/means", layer, folder, "cpu") < 1e-5
+    agrees, difference = public.agreement("somebody/means", layer, folder, "cpu")
+    assert agrees == "gradient"
+    assert difference < 1e-5
     poses, gradient = public.prepare("somebody/means", layer, folder, "cpu")()
     assert (poses.shape, gradient.shape) == ((2, 3, 16), (2, 6, 8))
 
@@ -148,6 +150,7 @@ def test_the_cost_of_a_clone_says_how_far_it_is_from_capslib(folder, monkeypatch
     cost = measuring.measure("shared", 0, "somebody/means", "cpu", threads, public=folder)
     assert cost["seconds"] > 0
     assert cost["difference"] < 1e-5
+    assert cost["agrees"] == "gradient"
     assert "difference" not in measuring.measure("shared", 0, "fast", "cpu", threads)
 
 
@@ -155,12 +158,12 @@ def test_a_clone_that_computes_something_else_is_refused(folder, monkeypatch):
     monkeypatch.setattr(public, "IMPLEMENTATIONS", (replace(MEAN, adapter=twice_the_mean),))
     layer = replace(LAYER, options={"iterations": 1})
     with pytest.raises(UserError, match=f"Check out {MEAN.commit}"):
-        public.difference("somebody/means", layer, folder, "cpu")
+        public.agreement("somebody/means", layer, folder, "cpu")
 
 
 def test_an_algorithm_of_its_own_is_not_compared(folder, monkeypatch):
     monkeypatch.setattr(public, "IMPLEMENTATIONS", (replace(MEAN, agrees=""),))
-    assert public.difference("somebody/means", LAYER, folder, "cpu") is None
+    assert public.agreement("somebody/means", LAYER, folder, "cpu") == ("", None)
 
 
 def test_a_folder_without_clones_or_a_clone_without_its_file_is_named(folder, tmp_path):
@@ -194,7 +197,7 @@ def test_a_step_of_a_network_from_elsewhere_trains_it():
 
     network = Network()
     before = network.classes.weight.clone()
-    case = cases.Step("x", Network, (1, 3, 3), batch=4, classes=2)
+    case = cases.StepCase("x", Network, (1, 3, 3), batch=4, classes=2)
     case.training_step(network, "cpu")()
     assert not torch.equal(network.classes.weight, before)
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
-from capsbook import benchmarks, evidence, folding, render, sources
+from capsbook import evidence, folding, render, sources
 
 from capslib.lab import claims
 from capslib.lab.headlines import headlines
@@ -205,7 +205,7 @@ BENCHMARK = dict(
     milliseconds="150.04",
     peak_mib="3.5",
     faster="2.0",
-    memory_share="0.125",
+    agrees="",
     times_limit="9.5",
     bound_by="arithmetic",
     gflop="1.5",
@@ -219,7 +219,6 @@ BENCHMARK = dict(
 
 
 def machine(template: str, rows: list[dict[str, str]]) -> BeautifulSoup:
-    rows = [row | benchmarks.bounds(row) for row in rows]
     return BeautifulSoup(render.draw(template, machines=[rows]), "html.parser")
 
 
@@ -229,44 +228,33 @@ def cells(page: BeautifulSoup) -> list[list[str]]:
 
 def test_a_table_has_a_group_for_each_case_and_a_limit_for_routings_only():
     layers = machine("benchmarks", [BENCHMARK, BENCHMARK | {"path": "compiled"}])
-    assert "30.0 GB/s, computes on vectors at 60 GFLOP/s and" in layers.text
+    assert "30.0 GB/s, computes on vectors at 60 GFLOP/s" in layers.text
     head, case, first, second = cells(layers)
-    assert head == ["path", "ms", "speed", "peak MiB", "time ÷ limit"]
+    assert head == ["path", "ms", "speed, first = 1", "peak MiB", "time ÷ limit"]
     assert case == ["a layer: 1.5 GFLOP, limited by arithmetic"]
     assert first == ["fast", "150", "2.0 ×", "3.5", "9.5"]
     assert second == ["compiled", *first[1:]]
     head, case, row = cells(
         machine("benchmarks", [BENCHMARK | {"times_limit": "", "gflop": ""}])
     )
-    assert (head, case) == (["path", "ms", "speed", "peak MiB"], ["a layer"])
+    assert (head, case) == (["path", "ms", "speed, first = 1", "peak MiB"], ["a layer"])
     assert len(row) == 4
-
-
-def test_a_table_without_the_vector_rate_bounds_its_limits_by_that_of_matrix_products():
-    """178 GFLOP at 178 GFLOP/s and 30 GB at 30 GB/s take a second each."""
-    old = BENCHMARK | {"vector_gflop_per_second": "", "milliseconds": "9000"}
-    bounded = old | {"gflop": "356", "gigabytes": "30"}
-    unnamed = old | {"gflop": "178", "gigabytes": "60", "name": "another"}
-    page = machine("benchmarks", [bounded, unnamed])
-    assert "did not measure the vector rate" in " ".join(page.text.split())
-    _, first_case, first, second_case, second = cells(page)
-    assert first_case == ["a layer: 356 GFLOP, limited by arithmetic"]
-    assert second_case == ["another: 178 GFLOP"], "arithmetic may take longer, or not"
-    assert first[-1] == second[-1] == f"≤{NBSP}4.5"
 
 
 PUBLIC = BENCHMARK | {"kind": "shared", "path": "owner/name", "times_limit": "", "gflop": ""}
 
 
-def test_a_public_repository_is_linked_and_says_whether_its_result_is_the_same():
-    alike = PUBLIC | {"difference": "5e-06"}
-    page = machine("benchmarks", [PUBLIC | {"path": "fast"}, PUBLIC, alike])
+def test_a_public_repository_is_linked_and_says_what_it_has_in_common():
+    rows = [PUBLIC | {"path": "fast"}]
+    rows += [PUBLIC | {"agrees": agrees} for agrees in ("", "output", "gradient")]
+    page = machine("benchmarks", rows)
     links = [link["href"] for link in page.select("td a")]
-    assert links == ["https://github.com/owner/name"] * 2
+    assert links == ["https://github.com/owner/name"] * 3
     assert [row[0] for row in cells(page)[2:]] == [
         "fast",
         "owner/name",
-        "owner/name same result",
+        "owner/name the same poses",
+        "owner/name the same poses and gradients",
     ]
     bars = machine("bars", [PUBLIC]).select_one(".bars-row")
     assert bars.select_one("span").text == "owner"
@@ -274,17 +262,24 @@ def test_a_public_repository_is_linked_and_says_whether_its_result_is_the_same()
 
 
 def test_the_answer_compares_what_gives_the_same_and_has_the_range_of_the_limit():
-    times = {"fast": "60", "compiled": "20", "slow/same": "900", "owner/name": "150"}
-    rows = [PUBLIC | {"path": path, "milliseconds": time} for path, time in times.items()]
-    for row in rows:
-        row["difference"] = "4e-05" if row["path"] in ("slow/same", "owner/name") else ""
-    rows.append(PUBLIC | {"path": "other/rule", "milliseconds": "50", "difference": ""})
+    measured = [
+        ("fast", "60", ""),
+        ("compiled", "20", ""),
+        ("slow/same", "900", "gradient"),
+        ("owner/name", "150", "gradient"),
+        ("no/gradient", "100", "output"),
+        ("other/rule", "50", ""),
+    ]
+    rows = []
+    for path, time, agrees in measured:
+        rows.append(PUBLIC | {"path": path, "milliseconds": time, "agrees": agrees})
     compiled = BENCHMARK | {"path": "compiled"}
     rows += [compiled, compiled | {"times_limit": "3.0"}, BENCHMARK | {"times_limit": "70.0"}]
     texts = [" ".join(item.text.split()) for item in machine("answer", rows).select("li")]
     (shared, limit) = texts
     assert "20.0 ms with capslib, on the path compiled" in shared
-    assert "owner/name, takes 150 ms, 7.5 times as long" in shared
+    assert "with the same poses and gradients, owner/name, takes 150 ms" in shared
+    assert "7.5 times as long" in shared
     assert "3.0 to 9.5 times" in limit
     assert len(machine("answer", [PUBLIC | {"path": "fast"}]).select("li")) == 1
 

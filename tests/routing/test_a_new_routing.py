@@ -167,7 +167,7 @@ def test_it_runs_in_a_benchmark(name):
     reason = "benchmarks/ stands beside the package in a checkout only"
     cases = pytest.importorskip("benchmarks.cases", reason=reason)
     measuring = importlib.import_module("benchmarks.__main__")
-    case = cases.Layer("a new one", name, (2, 6, 3, 4), paths=("eager", "fast"))
+    case = cases.RoutingCase("a new one", name, (2, 6, 3, 4), paths=("eager", "fast"))
     for path in case.paths:
         case.prepare(path, "cpu")()
     row = {"kind": "layer", "name": case.name, "path": "fast", "milliseconds": 1.0}

@@ -11,29 +11,14 @@ from capslib.lab.ledger import number
 KINDS = ("shared", "layer", "step")
 """What is measured: layers that public repositories have too, routings, training steps."""
 Row = dict[str, str]
+AGREEMENT = {"gradient": "the same poses and gradients", "output": "the same poses", "": ""}
+"""What a public repository has in common with capslib, the most first."""
 
 
 def read(path: Path) -> list[Row]:
-    """Return the rows of a table, with bounds of their limits."""
+    """Return the rows of a table."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [row | bounds(row) for row in csv.DictReader(file)]
-
-
-def bounds(row: Row) -> Row:
-    """Return how far a layer is from its limit at most, where the vector rate is not measured.
-
-    A table without that rate is from before benchmarks measured it. Vectors are never faster
-    than matrix products, whose rate bounds the limit.
-    """
-    if row.get("vector_gflop_per_second") or not row["times_limit"]:
-        return {}
-    memory = float(row["gigabytes"]) / float(row["copy_gb_per_second"])
-    arithmetic = float(row["gflop"]) / float(row["matrix_gflop_per_second"])
-    times = float(row["milliseconds"]) / 1e3 / max(memory, arithmetic)
-    return {
-        "times_limit": f"≤\N{NO-BREAK SPACE}{times:.1f}",
-        "bound_by": "arithmetic" if arithmetic > memory else "",
-    }
+        return list(csv.DictReader(file))
 
 
 def cases(rows: list[Row]) -> list[list[Row]]:
@@ -64,26 +49,24 @@ class Comparison(NamedTuple):
 def beside_public(rows: list[Row]) -> list[Comparison]:
     """Return a comparison for each case that a public repository was measured in.
 
-    Repositories whose result was checked to be the same come before all others.
+    It is the fastest one of those that have most in common with capslib.
     """
+    order = list(AGREEMENT)
     pairs = []
     for case in cases(rows):
         by_time = sorted(case, key=lambda row: float(row["milliseconds"]))
         ours = [row for row in by_time if not is_public(row)]
         public = [row for row in by_time if is_public(row)]
-        public.sort(key=lambda row: not row["difference"])
+        public.sort(key=lambda row: order.index(row["agrees"]))
         if public:
             pairs.append(Comparison(ours[0], public[0]))
     return pairs
 
 
 def times_of_limit(rows: list[Row], path: str) -> list[float]:
-    """Return how many times their limits the layers take on a path, in rising order.
-
-    Limits that are only bounded, for want of a vector rate, count as nothing.
-    """
+    """Return how many times their limits the layers take on a path, in rising order."""
     texts = [row["times_limit"] for row in rows if row["path"] == path]
-    return sorted(float(text) for text in texts if text and not text.startswith("≤"))
+    return sorted(float(text) for text in texts if text)
 
 
 def milliseconds(text: str) -> str:

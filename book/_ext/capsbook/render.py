@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from capsbook.benchmarks import beside_public, cases, is_public, milliseconds, times_of_limit
+from capsbook.benchmarks import (
+    AGREEMENT,
+    beside_public,
+    cases,
+    is_public,
+    milliseconds,
+    times_of_limit,
+)
 from capsbook.notebooks import site_file
 from capsbook.roles import alt_text, our_interval, our_value
 from capslib.lab import claims
@@ -229,6 +236,7 @@ CALLED = (
 )
 TEMPLATES.globals.update({function.__name__: function for function in CALLED})
 TEMPLATES.globals.update(
+    AGREEMENT=AGREEMENT,
     CAPSULES=CAPSULES,
     CARD=CARD,
     CPU_CORE=CPU_CORE,
