@@ -42,7 +42,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 RUN = """\
 #!/bin/sh
 # Runs trials at {scale} scale of: {stems}.
-# Needs Python 3.11 or newer with PyTorch, git, and no network.
+# Needs Python 3.11 or newer with PyTorch, git, and a tar that reads xz. Needs no network.
 #
 #   sh run.sh --device cuda --max-steps 20   rehearse
 #   sh run.sh --device cuda --budget 15m     run what decides most claims in that time

@@ -1,7 +1,7 @@
 """Does a routing help on viewpoints that training never saw?
 
-The protocol is that of :mod:`capslib.papers.which_routing.comparison`, and was fixed before any
-run at cpu scale, with these differences:
+It was fixed before any run at cpu scale. The protocol is that of
+:mod:`capslib.papers.which_routing.comparison`, with these differences:
 
 * *Data.* smallNORB alone. Training images have the six familiar azimuths of Hinton et al.
   (2018, §5.1), of eighteen; so have the images of the instance that is held out.
