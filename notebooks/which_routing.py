@@ -44,6 +44,8 @@ session = Session.start(
 )
 
 # %% tags=["remove-cell"]
+from statistics import fmean
+
 from matplotlib import pyplot as plt
 
 from capslib.lab import frames, plots
@@ -78,9 +80,18 @@ if study.scale == "smoke":
     frames.say("Until then the page shows seconds of training on stand-ins, and no answer.")
 
 # %% [markdown]
+# ## Does routing pay?
+#
+# A network is compared with the same capsules without routing: in each accuracy of the next table, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Between equals, chance alone gives one win and one loss in forty comparisons.
+
+# %% tags=["remove-input"]
+rows = {label(network): list(tally) for network, tally in study.tallies().items()}
+frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
+
+# %% [markdown]
 # ## Which network leads, and in what
 #
-# A cell names the best network with its mean accuracy, in percent. The others in it are too close to tell apart: the 95 % interval of their difference, paired by seed, includes zero.
+# A cell has the best network with its mean accuracy, in percent, and the others that are too close to tell apart.
 
 # %% tags=["remove-input"]
 rows = {}
@@ -91,29 +102,23 @@ for condition, metric in QUESTIONS.items():
 frames.table(rows, map(title, study.data_sets), "test images")
 
 # %% [markdown]
-# ## Does routing pay?
-#
-# Each row of the table above is a comparison on each data set. A network wins one against the same capsules without routing if that interval lies above zero, and loses it if it lies below. By chance alone, one in forty is won, and one in forty lost.
-
-# %% tags=["remove-input"]
-rows = {label(network): list(tally) for network, tally in study.tallies().items()}
-frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
-
-# %% [markdown]
 # ## What each routing gives, and what it costs
 #
-# Bold is the best accuracy of a column, with all that are too close to tell apart.
+# Accuracy is that after equally many steps. Bold is the best of a column, with all that are too close to tell apart.
 # Time and memory are those of a training step with 64 images, relative to dynamic routing.
 # A network has trained if its accuracy on training images is at least 90 %.
 
 # %% tags=["remove-input"]
-COSTS = {"time of a step": "seconds_of_step", "memory of a step": "bytes_for_gradient"}
+COSTS = {"time": "seconds_of_step", "memory": "bytes_for_gradient"}
 columns = [f"{title(data)} (%)" for data in study.data_sets]
 accuracies = [study.values(data, "test_accuracy_at_steps") for data in study.data_sets]
 best = [leaders(accuracy) for accuracy in accuracies]
 rows, is_best = {}, {}
 for network in study.networks:
-    cells = [frames.mean(accuracy.get(network, [])) for accuracy in accuracies]
+    cells = []
+    for accuracy in accuracies:
+        seeds = accuracy.get(network)
+        cells.append(f"{fmean(seeds):.1f}" if seeds else frames.MISSING)
     for metric in COSTS.values():
         cost = study.relative_cost(network, metric)
         cells.append(frames.MISSING if cost is None else f"{cost:.2f}")

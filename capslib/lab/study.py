@@ -42,9 +42,9 @@ __all__ = [
 
 LABELS = {
     "dynamic": "dynamic (RBA)",
-    "dynamic_over_children": "dynamic, over children",
+    "dynamic_over_children": "dynamic over children",
     "em": "EM",
-    "em_vector": "EM, vector poses",
+    "em_vector": "EM with vectors",
     UNIFORM: "no routing",
     CNN: "CNN",
 }
@@ -138,10 +138,14 @@ class Study:
         return by_network
 
     def leaders(self, metric: str) -> str:
-        """Return which networks lead in a metric, on each data set: ``MNIST: CNN 99.4, EM``."""
-        values = {data: self.values(data, metric) for data in self.data_sets}
-        parts = [f"{title(data)}: {leading(values[data])}" for data in values if values[data]]
-        return "; ".join(parts)
+        """Return which network leads in a metric, on each data set: ``CNN 99.4 on MNIST``."""
+        parts = []
+        for data in self.data_sets:
+            of_network = self.values(data, metric)
+            if of_network:
+                leader, _, _ = leading(of_network).partition(" or ")
+                parts.append(f"{leader} on {title(data)}")
+        return listed(parts) if parts else ""
 
     def tallies(self) -> dict[str, Tally]:
         """Return how each other network compares with no routing, on all data sets."""
@@ -285,17 +289,21 @@ def compared(values_of: Mapping[str, Sequence[float]], yardstick: str) -> dict[s
 def leading(values_of: Mapping[str, Sequence[float]]) -> str:
     """Return the network with the highest mean, and those that its seeds do not tell from it.
 
+    More than two of these are counted. Where nothing is told apart, there is no leader.
+
     >>> leading({"em": [97.0, 97.4], "dynamic": [98.0, 98.2], "cnn": [90.0, 90.1]})
-    'dynamic (RBA) 98.1, EM'
+    'dynamic (RBA) 98.1 or EM'
     """
     if not values_of:
         return frames.MISSING
     best = leaders(values_of)
     first, *others = sorted(best, key=lambda name: -fmean(values_of[name]))
-    highest = f"{label(first)} {fmean(values_of[first]):.1f}"
     if others and len(best) == len(values_of):
-        return f"no clear leader ({highest})"
-    return ", ".join([highest, *map(label, others)])
+        return "no clear leader"
+    leader = f"{label(first)} {fmean(values_of[first]):.1f}"
+    if len(others) > 2:
+        return f"{leader} or {len(others)} others"
+    return " or ".join([leader, *map(label, others)])
 
 
 def label(network: str) -> str:
