@@ -20,8 +20,8 @@ capslib.data                  load: named data sets as memory-mapped arrays
 
 The page "Use the library" of the book begins with an installation and a first network.
 
-The package has three wings. Their plan, from the top down. A module imports only from below its
-own place: from lower lines, or from its left on its line::
+For contributors: the package has three wings, here from the top down. A module imports only
+from modules on lower lines, or to its left on its own line::
 
     the lab      cli                                    the command line, thin
                  notebooks  chapter  study              execute chapters; what pages show

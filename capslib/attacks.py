@@ -1,6 +1,7 @@
 """Attacks on a network through the gradient of its input, and the accuracy that they leave.
 
-The attacks are FGSM, the basic iterative method, and PGD, which starts anywhere in the ball.
+The attacks are FGSM, the basic iterative method (BIM), and PGD, which is BIM from a random
+point within ε of x.
 ``loss(x, target)`` combines a network, in ``eval`` mode, and its loss: it takes inputs [N, …]
 and classes [N], and returns one loss for each example, [N], or their mean. Gradients are those
 of the sum, so the size of a batch does not matter.
@@ -99,8 +100,8 @@ def bim(
     within ε of ``x``. ``step_size`` is 1.25·ε/``steps`` by default. Raises ValueError if
     ``steps`` is below 1.
 
-    >>> valley = lambda x, target: -(x - 1.2).square().sum()  # its maximum is within reach
-    >>> bim(valley, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
+    >>> hill = lambda x, target: -(x - 1.2).square().sum()  # its maximum is within reach
+    >>> bim(hill, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
     tensor([[1.2000]])
     """
     options = {"steps": steps, "step_size": step_size, "targeted": targeted, "bounds": bounds}
@@ -127,9 +128,9 @@ def pgd(
     attack harder than one. ``step_size`` is 2.5·ε/``steps`` by default, so that every point
     of the ball can be reached. Raises ValueError if ``steps`` is below 1.
 
-    >>> valley = lambda x, target: -(x - 1.2).square().sum()  # its maximum is within reach
+    >>> hill = lambda x, target: -(x - 1.2).square().sum()  # its maximum is within reach
     >>> seed = torch.Generator().manual_seed(0)
-    >>> attacked = pgd(valley, torch.ones(1, 1), torch.tensor([0]), 0.4, generator=seed)
+    >>> attacked = pgd(hill, torch.ones(1, 1), torch.tensor([0]), 0.4, generator=seed)
     >>> bool((attacked - 1.2).abs() < 0.03)  # a step is 0.025
     True
     """
@@ -180,8 +181,9 @@ def robustness(
     """Return the accuracy, in [0, 1], that an untargeted attack leaves at each ε.
 
     The attack raises the ``loss`` of ``x`` [N, …] with classes ``y`` [N]; ``scores(x)`` [N, C]
-    classifies the result. For a black-box attack, take the loss of another network. Options are
-    ``steps`` (1, the default, is FGSM; more is BIM), ``bounds`` and ``batch_size`` (100).
+    classifies the result. For a black-box attack, take the loss of another network. The attack
+    is :func:`fgsm`, or :func:`bim` if the option ``steps`` is above 1. Other options are
+    ``bounds`` and ``batch_size`` (100). Put the network into ``eval`` mode first.
 
     >>> scores = lambda x: torch.cat([x, -x], dim=1)  # class 0 if the pixel is positive
     >>> loss = lambda x, y: torch.nn.functional.cross_entropy(scores(x), y)

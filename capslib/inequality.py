@@ -31,12 +31,12 @@ def scores(
     capsule: int = 1,
     batch_size: int = 250,
 ) -> dict[str, Tensor]:
-    """Return anomaly scores [N] of ``images`` by measure; larger is more anomalous (§3.3).
+    """Return anomaly scores [N] of images [N, C, H, W], by measure; higher is more anomalous.
 
-    A score is the inequality of the couplings c_ij of all children i with the one parent j =
-    ``capsule``: that of the class "anomalous", which is class 1 of ``anomaly_capsnet``. The
-    more unequal they are, the more anomalous is the image. ``measures`` are names of
-    ``MEASURES``.
+    A score (Kirillov & Panov 2022, §3.3) is the inequality of the couplings c_ij of all
+    children i with the one parent j = ``capsule``: that of the class "anomalous", which is
+    class 1 of ``anomaly_capsnet``. The more unequal they are, the more anomalous is the image.
+    ``measures`` are names of ``MEASURES``.
 
     ``network(images)`` has to return an output with the last couplings [N, I, J] as
     ``coupling``, and has to be trained with examples of both classes. The network is put into
@@ -111,8 +111,8 @@ def palma(x: Tensor, dim: int = -1) -> Tensor:
     """Return the ratio of the ninth decile to the fourth, at least 1.
 
     Q_0.9/Q_0.4 with quantiles interpolated linearly, as in the released code of Kirillov &
-    Panov (2022); economists divide the shares of the upper tenth and the lower four (Palma
-    2011). Where the fourth decile is zero and the ninth is not, the ratio is infinite.
+    Panov (2022); economists divide the share of the upper tenth by that of the lower four
+    (Palma 2011). Where the fourth decile is zero and the ninth is not, the ratio is infinite.
     Couplings [N, I, J] are measured over the children, ``palma(coupling[..., j])``, or
     ``dim=1``; see :func:`scores`.
 
@@ -136,9 +136,10 @@ def theil(x: Tensor, dim: int = -1) -> Tensor:
 
 
 def atkinson(x: Tensor, dim: int = -1) -> Tensor:
-    """Return Atkinson's index, in [0, (n−1)/n]: the share of the total that welfare can spare.
+    """Return Atkinson's index, in [0, (n−1)/n].
 
-    1 − (mean √(x/x̄))², for an aversion to inequality of 1/2 (Atkinson 1970).
+    It is the share of the total that could go at the same welfare, were the rest spread
+    equally: 1 − (mean √(x/x̄))², for an aversion to inequality of 1/2 (Atkinson 1970).
 
     >>> atkinson(torch.tensor([0.0, 1.0]))
     tensor(0.5000)

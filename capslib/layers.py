@@ -52,8 +52,8 @@ __all__ = [
     "grid_size",
     "mask_of_one",
     "near_identity",
-    "turned",
     "with_coordinates",
+    "with_transposed_poses",
 ]
 
 Pose = Literal["matrix", "vector"]
@@ -62,7 +62,7 @@ POSE = Registry("pose", {"matrix": (4, 4), "vector": (16,)})
 W = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})
 """The shape of a transformation of poses."""
 Transform = Literal["linear", "bounded"]
-"""How W makes votes: as it is, or from the left and divided by its norm (Faria 2019, eq. 1)."""
+"""How W makes votes: "linear" is M W or W u, "bounded" is W M/‖W‖ (Faria 2019, eq. 1)."""
 
 
 def grid_size(
@@ -106,8 +106,8 @@ def bounded(weight: Tensor) -> Tensor:
 def bounded_votes(weight: Tensor, pose: Tensor) -> LazyVotes:
     """Return votes W M/‖W‖ of ``weight`` [I, J, 4, 4] and ``pose`` [N, I, 4, 4], transposed.
 
-    A transposed vote Mᵀ Wᵀ/‖W‖ is a product in the order of lazy votes; :func:`turned`
-    transposes the parents back.
+    A transposed vote Mᵀ Wᵀ/‖W‖ is a product in the order of lazy votes;
+    :func:`with_transposed_poses` transposes the parents back.
 
     >>> bounded_votes(torch.randn(5, 3, 4, 4), torch.randn(7, 5, 4, 4)).form().shape
     torch.Size([7, 5, 3, 16])
@@ -115,11 +115,11 @@ def bounded_votes(weight: Tensor, pose: Tensor) -> LazyVotes:
     return LazyVotes(bounded(weight).mT, pose.mT)
 
 
-def turned(result: RoutingResult) -> RoutingResult:
+def with_transposed_poses(result: RoutingResult) -> RoutingResult:
     """Return the result with its poses [..., J, 16], matrices by rows, transposed.
 
     >>> result = RoutingResult(torch.arange(16.0)[None], torch.ones(1), torch.ones(5, 1))
-    >>> turned(result).pose[0, :4]
+    >>> with_transposed_poses(result).pose[0, :4]
     tensor([ 0.,  4.,  8., 12.])
     """
     return result._replace(pose=result.pose.unflatten(-1, (4, 4)).mT.flatten(-2))
@@ -237,7 +237,7 @@ class DenseCapsules(nn.Module):
     similarity routing need a start for the scale of the votes before they train:
     :func:`capslib.routing.start_on_first_batch`.
 
-    >>> layer = DenseCapsules(1152, 10, 8, 16, routing="dynamic", iterations=2)
+    >>> layer = DenseCapsules(children=1152, parents=10, child_dim=8, parent_dim=16)
     >>> layer(torch.randn(2, 1152, 8), torch.rand(2, 1152)).pose.shape
     torch.Size([2, 10, 16])
     """
@@ -276,8 +276,11 @@ class MatrixPrimaryCapsules(nn.Module):
     """Capsules of feature maps [N, channels, H, W], by two 1×1 convolutions without bias.
 
     One convolution gives the poses, the other logits; activations are the logistic function of
-    logits − 1 (Hinton et al. 2018, §4). Standard deviations and shift are those that the
-    released code names; its reshape then gives the larger deviation to two types only.
+    logits − 1 (Hinton et al. 2018, §4). Returns poses [N, H, W, types, 4, 4], or
+    [N, H, W, types, 16] of vectors, and activations [N, H, W, types].
+
+    The standard deviations of the weights and the shift of −1 are those that the released code
+    names. Its reshape then gives the larger deviation to two types only.
 
     >>> MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))[0].shape
     torch.Size([2, 14, 14, 8, 4, 4])
@@ -302,15 +305,17 @@ class MatrixPrimaryCapsules(nn.Module):
 class ConvCapsules(nn.Module):
     """A layer where the capsules in a window of ``kernel`` × ``kernel`` vote for its parents.
 
-    A grid of ``types`` capsules becomes one of ``parents``, H' = ⌊(H − kernel)/stride⌋ + 1. All
-    positions share W and the routing's parameters (Hinton et al. 2018, §4). Couplings are
+    Poses [N, H, W, types, 4, 4] and activations [N, H, W, types] become those of a grid
+    [N, H', W', parents], H' = ⌊(H − kernel)/stride⌋ + 1. Vector poses are [16]. All positions
+    share W and the routing's parameters (Hinton et al. 2018, §4). Couplings are
     [N, H', W', kernel, kernel, types, parents]. For the start of EM and similarity routing see
     :func:`capslib.routing.start_on_first_batch`.
 
-    ``normalise`` says which parents compete for a child; by default all that see it do. A
-    routing whose couplings sum to one over the children, or whose ``forward`` takes no
-    ``competition``, routes every window on its own, "types-per-position". Raises ValueError for
-    such a routing with another normaliser, and for a window larger than the grid.
+    ``normalise`` says which parents compete for a child (:data:`capslib.routing.Normalise`). By
+    default, "types+positions", all do whose window contains the child. A routing whose
+    couplings sum to one over the children, or whose ``forward`` takes no ``competition``,
+    routes every window on its own, "types-per-position". Raises ValueError for such a routing
+    with another normaliser, and for a window larger than the grid.
 
     With the ``transform`` "bounded", for matrix capsules only, W starts near the identity. With
     ``coordinates``, :func:`with_coordinates` adds to each child its place in the grid of
@@ -384,7 +389,7 @@ class ConvCapsules(nn.Module):
         else:
             result = self.routing(votes, children, competition=competition)
         if self.transform == "bounded":
-            result = turned(result)
+            result = with_transposed_poses(result)
         grid = grid_size(pose.shape[1:3], [(self.kernel, self.stride)])
         mu, a, coupling = (t.unflatten(0, (pose.shape[0], *grid)) for t in result)
         coupling = coupling.unflatten(3, self.weight.shape[:3])
@@ -415,9 +420,11 @@ class ClassCapsules(nn.Module):
     """A layer where all capsules of a grid vote for every class, and all positions share W.
 
     ``coordinates`` [H, W, 2] (see :func:`field_centres`) are added to the first two entries of
-    the right-hand column of a vote (coordinate addition; Hinton et al. 2018, §4). Returns poses
-    [N, classes, 16], activations [N, classes] and couplings [N, H·W·types, classes]. For the
-    start of EM and similarity routing see :func:`capslib.routing.start_on_first_batch`.
+    the right-hand column of a vote (coordinate addition; Hinton et al. 2018, §4). Takes poses
+    [N, H, W, types, 4, 4], or [N, H, W, types, 16] of vectors, and activations [N, H, W,
+    types]. Returns poses [N, classes, 16], activations [N, classes] and couplings [N,
+    H·W·types, classes]. For the start of EM and similarity routing see
+    :func:`capslib.routing.start_on_first_batch`.
 
     >>> layer = ClassCapsules(16, 5, routing="em")
     >>> layer(torch.randn(2, 4, 4, 16, 4, 4), torch.rand(2, 4, 4, 16)).activation.shape
@@ -462,7 +469,9 @@ class ClassCapsules(nn.Module):
 
 
 def dense_decoder(numbers: int, hidden: Sequence[int], shape: tuple[int, ...]) -> nn.Sequential:
-    """Return dense layers with ReLU from ``numbers`` to the pixels of a ``shape``, in 0…1.
+    """Return dense layers with ReLU from [N, ``numbers``] to flat pixels [N, C·H·W] in 0…1.
+
+    ``hidden`` are the widths between them, ``shape`` is that of an image.
 
     >>> dense_decoder(10 * 16, (64, 128), (1, 8, 8))(torch.randn(5, 160)).shape
     torch.Size([5, 64])

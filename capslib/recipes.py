@@ -87,11 +87,11 @@ class BaseRecipe(Config):
         return math.ceil(examples / self.batch_size)
 
     def number_of_classes(self, labels: Tensor | None = None) -> int:
-        """Return the number of classes: by ``labels`` [N], of which the largest is the last."""
+        """Return the largest of ``labels`` [N] plus one, or 0 without labels."""
         return 0 if labels is None else int(labels.max()) + 1
 
     def seen(self, inputs: Tensor) -> Tensor:
-        """Return what the network sees in a test of the inputs of a split."""
+        """Return the network's input in a test, from ``inputs`` of a split [N, …]."""
         return inputs
 
     def augmentation(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class BaseRecipe(Config):
         return kind(shape, **options)
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
-        """Set what a network learns from its first batch, before it is trained."""
+        """Prepare a new network before its first step, e.g. from a batch. Here do nothing."""
 
     def scores(self, network: nn.Module, inputs: Tensor) -> Tensor:
         """Return the class scores [N, C] of what the network sees."""
@@ -149,14 +149,14 @@ class BaseRecipe(Config):
         return self.learning_rate
 
     def shorter(self) -> Sequence[int]:
-        """Return after how many epochs this training is, step for step, a shorter one.
+        """Return the numbers of epochs whose training is the beginning of this one.
 
-        There are none where a schedule spans the whole training.
+        With a schedule over the whole training there are none.
         """
         return ()
 
     def patience(self) -> Patience | None:
-        """Return when to stop early; None: never."""
+        """Return the rule for stopping early, or None to train for all epochs."""
         return None
 
     def evaluate(self, network: nn.Module, splits: Mapping[str, Examples]) -> dict[str, float]:
@@ -283,7 +283,7 @@ class Recipe(BaseRecipe):
         return self.crop is not None or self.jitter
 
     def seen(self, inputs: Tensor) -> Tensor:
-        """Return what the network sees in a test of the inputs of a split."""
+        """Return the network's input in a test, from ``inputs`` of a split [N, …]."""
         return self.prepare(inputs) if self.augments else inputs
 
     def augmentation(self) -> dict[str, Any]:
@@ -331,11 +331,11 @@ class Objective:
         """Update schedules; ``progress`` runs from 0 at the first step to 1 at the last."""
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """The loss of class scores [N, C] and labels [N], a scalar."""
+        """Return the loss of class scores [N, C] and labels [N], a scalar."""
         return LOSSES[self.recipe.loss](scores, labels)
 
     def terms(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The loss of class scores [N, C], and how many of them are right."""
+        """Return ``loss`` and ``accuracy`` of class scores [N, C], for labels [N]."""
         right = (scores.argmax(dim=-1) == labels).float().mean()
         return {"loss": self.loss(scores, labels), "accuracy": right}
 
@@ -357,8 +357,8 @@ class Training(NamedTuple):
             [f"{kind.__module__}.{kind.__qualname__}", self.recipe.differences(), self.seed]
         )
 
-    def path(self, folder: Any) -> Any:
-        """Where its last checkpoint and its final weights lie, below a working folder."""
+    def path(self, folder: Path) -> Path:
+        """Return the file in a folder of the last checkpoint, in the end the final weights."""
         return folder / f"{self.key}.pt"
 
 
@@ -400,20 +400,21 @@ def train(
     *,
     progress: bool = True,
 ) -> Trained:
-    """Train the network of a recipe.
+    """Train the network of a recipe, or read the weights that an earlier call left.
 
-    ``context`` says where and how; by default on the CPU, without a folder. With ``progress`` a
-    bar on stderr shows steps and loss, unless the context reports its progress itself. A
-    training that was killed goes on from its checkpoint in ``context.folder``, and one that
-    has ended is read from there. Where another process runs the same training, this waits for
-    it.
+    ``seed`` decides first weights and batches. ``context`` says where and how; by default on
+    the CPU, without a folder. With ``progress`` a bar on stderr shows steps and loss, unless
+    the context reports its progress itself.
 
-    Recipe and seed find the weights. What other code left is set aside: a changed capslib, a
-    changed class of the recipe, its network or routing, a changed loss. What these call
-    elsewhere in your files is not looked at; where that matters, or nothing of this does, name
-    the code in ``context.code``. Shorter trainings that are the beginning of this one are left
-    in the folder on the way: those that the recipe names (:meth:`Recipe.shorter`) and, if
-    ``context.doubles``, that with half the epochs, where rate and loss are constant.
+    With ``context.folder`` a killed training goes on from its checkpoint there, and a finished
+    one is read. If another process runs the same training, wait for it. The file is named after
+    recipe and seed. It is set aside if code has changed since: capslib, or the class of the
+    recipe, its network, its routing or its loss. Functions of yours that these call are not
+    checked. To check them, or to skip the check, name the code in ``context.code``.
+
+    Shorter trainings that are the beginning of this one are written to the folder, too: those
+    of :meth:`BaseRecipe.shorter`, and with ``context.doubles`` that of half the epochs, where
+    learning rate and loss are constant.
 
     Raise what :func:`capslib.training.fit` raises, and UserError for data that are missing.
 
@@ -453,7 +454,7 @@ def train(
     request_time = time.perf_counter()
     try:
         with _alone(training_context), contextlib.ExitStack() as closing:
-            # while another process trained it, which is counted below
+            # The process that held the lock counts these seconds: do not count them twice.
             context.seconds_before -= time.perf_counter() - request_time
             if progress and training_context.progress is None:
                 training_context.progress = closing.enter_context(ProgressBar())
@@ -501,7 +502,7 @@ def _own_context(training: Training, context: Context) -> Context:
 def _milestones(
     training: Training, objective: Objective, steps: int, context: Context
 ) -> dict[int, Path]:
-    """Return where the shorter trainings are kept that a training is on its way, by step."""
+    """Return the files of the shorter trainings that begin this one, by their last step."""
     from capslib.training import path_of
 
     recipe = training.recipe

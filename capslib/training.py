@@ -76,7 +76,12 @@ def _checkpoint_seconds() -> float:
 
 @dataclass
 class Context:
-    """Where and how a training runs. Of its fields only the seed changes what is learned."""
+    """Where and how a training runs. Only ``seed`` and ``max_steps`` change what is learned.
+
+    :func:`fit` computes on the device of its examples. The fields ``device``, ``data_dir``,
+    ``folder``, ``doubles`` and ``code_of`` are for :func:`capslib.recipes.train` alone, which
+    takes its own ``seed`` in the place of this one.
+    """
 
     seed: int
     device: str = "cpu"
@@ -85,14 +90,14 @@ class Context:
     folder: Path | None = None
     # File for the checkpoint, in the end the final weights, of the training that `fit` runs.
     checkpoint: Path | None = None
-    # Whether to leave the training with half the epochs, too.
+    # Whether `train` also keeps the state after half the epochs, as a training of its own.
     doubles: bool = False
-    # Numbers of steps after which `fit` writes the shorter training that ends there, to a file.
+    # By step: the file to which `fit` writes its state there, as a finished shorter training.
     milestones: Mapping[int, Path] = field(default_factory=dict)
     checkpoint_seconds: float = field(default_factory=_checkpoint_seconds)
     # Name of the code that runs this training; a checkpoint of other code is set aside.
     code: str = ""
-    # Returns the name of the code that a module of recipes runs, for `code`.
+    # Returns the `code` of a recipe's module, where `code` is empty.
     code_of: Callable[[str], str] | None = None
     # Asked where losses are checked; if true, `fit` writes a checkpoint and raises Interrupted.
     stop: Callable[[], bool] = lambda: False
@@ -268,9 +273,12 @@ def fit(
     Convolutions take the memory format ``channels_last`` on a GPU, and on a CPU where
     ``model.channels_last`` is true.
 
-    Checkpoints go to ``context.checkpoint`` every ``context.checkpoint_seconds``; in the end it
-    holds the final weights and the history, and the same call then reads them instead of
-    training. Losses are checked every ``guard_every`` steps (1 on the CPU; 50 on a GPU, where
+    Checkpoints go to the file ``context.checkpoint`` every ``context.checkpoint_seconds``. In
+    the end the file holds the final weights and the history, and the same call then reads them
+    instead of training. A finished file is read even if the loss has changed: give a changed
+    training another file, or another ``context.code``.
+
+    Losses are checked every ``guard_every`` steps (1 on the CPU; 50 on a GPU, where
     checking means waiting). Raises :class:`NotFinite`, naming the step and the first layer,
     where the loss or a gradient is not finite, and :class:`Interrupted` when ``context.stop()``
     returns true.

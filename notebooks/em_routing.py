@@ -138,7 +138,7 @@ def draw_errors(rows: dict[str, tuple]) -> plt.Axes:
 #
 # {term}`Capsules <capsule>` of one layer, the *children*, vote for capsules of the next, the *parents*. In {term}`EM routing` parents compete for each child. In the paper, all parents that see the child compete.
 # In the released convolutional layers only parents of one type compete, and a child that no parent explains {ref}`gives next to nothing <em-left-out>`.
-# In our {ref}`small networks <em-settings>` (48-pixel images of smallNORB) parents of one type compete, too, but every child gives its whole unit: *one type only*.
+# In our {ref}`small networks <em-settings>` (48-pixel images of smallNORB) parents of one type compete, too, but every child gives one unit of coupling to each type: *one type only*.
 # With three iterations this rule makes fewer errors than the paper's and the release's, with each of three seeds. But the {ref}`intervals <em-competition>` of both differences include zero.
 
 # %% mystnb={"figure": {"caption": "Under which rule of competition do networks err least? Small networks (48-pixel images), one to three iterations. With one iteration nothing competes, so *as released* and *one type only* are one network.", "name": "fig-em-rules"}, "image": {"alt": "Test error under three rules of competition, three seeds each. With one iteration the rules are level. Every further iteration raises the error, under each rule and with each seed. With three, one type only errs on {measured}`test_error:copy/main:test_error`, as released on {measured}`test_error:copy/competition_as_released/iterations_3:test_error`, as printed on {measured}`test_error:copy/competition_as_printed/iterations_3:test_error`."}} tags=["hide-input"]
@@ -447,7 +447,7 @@ test_error = session.run(STEM, "test_error")
 # %% [markdown]
 # ### What does each part of the design add? (Table 1)
 #
-# Each cell has the paper's error over ours, the mean of three seeds on 24,300 test pairs. Where a network broke down, its seeds are listed. The squares lead to interval and verdict. Rows of 32-pixel networks compare with *3, as reference*.
+# Each cell has the paper's error, and below it ours: the mean of three seeds on 24,300 test pairs. Where a network broke down, its seeds are listed. The squares lead to interval and verdict. Compare the other rows of 32-pixel networks with the row *3, as reference*.
 
 # %% tags=["hide-input"]
 PRINTED = """
@@ -477,7 +477,7 @@ chapter.side_by_side(table, digits=1)
 
 # %% [markdown]
 # **How many iterations, and capsules or CNN?** In the paper three iterations are best. In small networks (48-pixel images) one makes the fewest errors and three the most, with every seed. The CNN of their size and the paper's larger CNN, trained for as many steps, make fewer still on average ({numref}`fig-em-copy`).
-# But capsules are still learning. With the first seed, twice the training lowers the error of three iterations to {measured}`test_error:copy/main/twice:test_error` and of one to {measured}`test_error:copy/iterations_1/twice:test_error`. The CNN of their size then errs on {measured}`test_error:copy/small_cnn/twice:test_error`, more than one iteration. So longer training may turn their order round.
+# But capsules are still learning. With the first seed, twice the training lowers the error of three iterations to {measured}`test_error:copy/main/twice:test_error` and of one to {measured}`test_error:copy/iterations_1/twice:test_error`. The CNN of their size then errs on {measured}`test_error:copy/small_cnn/twice:test_error`, and so more often than capsules with one iteration. Longer training may put these capsules ahead of the CNN.
 
 # %% mystnb={"figure": {"caption": "How many iterations are best, and do capsules beat a CNN? Test error of small networks (48-pixel images), and in the last row of the CNN at full size. Cross: the first seed, trained for twice as long.", "name": "fig-em-copy"}, "image": {"alt": "Test error for one, two and three iterations, and of CNNs. In the paper three iterations give the fewest errors. Here three err on {measured}`test_error:copy/main:test_error`, two on {measured}`test_error:copy/iterations_2:test_error`, one on {measured}`test_error:copy/iterations_1:test_error`, and both CNNs on fewer. After twice the training capsules with one iteration make fewer errors than the CNN of their size."}} tags=["hide-input"]
 SMALL_48 = """
@@ -568,7 +568,7 @@ plt.show()
 # ### Other crops, other data, and how many parameters? (§5)
 #
 # Averaging 13 crops of a test image lowers the error of small networks (48-pixel images) with every seed, by {measured}`test_error:copy/main:multi_crop_gain`. CIFAR-10 {cite:p}`krizhevsky2009` waits for a GPU.
-# The networks have as many parameters as printed, if the paper cuts its numbers off. But {theirs}`EM-X-params-cnn` is not {theirs}`EM-X-param-ratio-cnn` times {theirs}`EM-X-params-main`; by our counts the factor is {measured}`sizes@paper:cnn:times_main`.
+# Our counts of parameters match the printed ones if the paper rounds down. But {theirs}`EM-X-params-cnn` is not {theirs}`EM-X-param-ratio-cnn` times {theirs}`EM-X-params-main`; by our counts the factor is {measured}`sizes@paper:cnn:times_main`.
 #
 # ```{fold} The numbers of section 5 and the counts of parameters
 # ```
@@ -637,7 +637,7 @@ plt.show()
 # ### Do votes find each other? (Figures 2 and B.2)
 #
 # In the paper, after the second and the third iteration, almost all votes close to the mean of a class belong to the right class. In small networks (48-pixel images) the second iteration gathers them.
-# The right class then has {measured}`test_error:copy/main:right_share_of_close_2` of the close votes; a class chosen blindly has a fifth. The third iteration leaves {measured}`test_error:copy/main:right_share_of_close`.
+# The right class then has {measured}`test_error:copy/main:right_share_of_close_2` of the close votes; a class chosen blindly has a fifth. After the third iteration it has {measured}`test_error:copy/main:right_share_of_close`.
 # Most images are still classified correctly, for a class is active by the cost of its votes, not by their number. How far apart votes lie depends on the size of the network, so only the full-size one can test this claim {claim}`EM-W-1`.
 
 # %% mystnb={"figure": {"caption": "Do votes gather at the right class? Mass of a class by the distance of a vote from its mean. Small networks (48-pixel images), mean of three seeds. Dotted: what the paper calls close. Numbers: total mass.", "name": "fig-em-votes"}, "image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes. At first both have as much. After the second iteration the right class has far more, and {measured}`test_error:copy/main:right_share_of_close_2` of the close votes. After the third a wrong class has more."}} tags=["hide-input"]
@@ -663,7 +663,7 @@ plt.show()
 # %% [markdown]
 # ### Attacks (Figure 3, §6)
 #
-# Are capsules harder to fool? FGSM moves every pixel by ε so that the loss of the right class rises; *targeted*, so that the loss of another class falls. The basic iterative method takes several small steps. A black-box attack follows the gradient of another network.
+# Are capsules harder to fool? The fast gradient sign method (FGSM) moves every pixel by ε so that the loss of the right class rises. When *targeted*, it makes the loss of another class fall. The basic iterative method takes several small steps. A black-box attack follows the gradient of another network.
 
 # %% tags=["remove-cell"]
 attacks = session.run(STEM, "attacks")

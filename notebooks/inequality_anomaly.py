@@ -20,7 +20,7 @@
 # Two measures of inequality, Gini and Palma, beat six other scores nearly everywhere, they report.
 # We trained full-size networks on MNIST, on Fashion-MNIST, and on CRISPR with substitute negatives.
 # With ten percent of outliers on MNIST, Gini has an AUROC of {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
-# On CRISPR it has {ours}`INQ-C-auroc-gini` beside {theirs}`INQ-C-auroc-gini`. But three letters of a site alone give {measured}`off_targets@paper:pam_only:auroc_gini`, since our substitutes often lack them.
+# On CRISPR it has {ours}`INQ-C-auroc-gini` beside {theirs}`INQ-C-auroc-gini`. But a motif of three letters beside each DNA target alone gives {measured}`off_targets@paper:pam_only:auroc_gini`, since our substitute negatives often lack it.
 # The difference of the two capsule lengths ranks better in nearly all of these networks.
 # Our Palma is partly higher than printed: the authors' code misreads it.
 #
@@ -102,9 +102,9 @@ plots.use_style()
 # ## The discovery
 #
 # A network with two class capsules, *normal* and *anomaly*, already has a score: how much longer the anomaly capsule is. Kirillov and Panov {cite:p}`kirillov2022` do not try it.
-# At full size it ranks anomalies better than the {term}`Gini coefficient` of the couplings ({numref}`fig-inq-rivals`).
+# In nearly all full-size networks it ranks anomalies better than the {term}`Gini coefficient` of the couplings ({numref}`fig-inq-rivals`).
 # On CRISPR its AUROC is {measured}`off_targets@paper:as_prepared:auroc_length`; Gini has {ours}`INQ-C-auroc-gini`.
-# In small networks with the fewest anomalies, neither leads everywhere.
+# In small networks that see the fewest anomalies in training, neither leads everywhere.
 # A reason may be that {ref}`a short capsule leaves its couplings nearly equal <inq-lengths>`.
 
 
@@ -418,10 +418,10 @@ display(images_table("T2", "mnist", "fmnist"))
 images_table("T2", "kmnist", "cifar10")
 
 # %% [markdown]
-# At full size all capsule scores but one are reproduced or better. Undecided is Npp on Fashion-MNIST with ten percent.
-# ABC is reproduced on MNIST and Fashion-MNIST. NL is not: the release evaluates {ref}`random weights <inq-errata>`, and ours has learned.
+# At full size all capsule scores but one are reproduced or better; Npp on Fashion-MNIST with ten percent is undecided.
+# ABC is reproduced on MNIST and Fashion-MNIST. NL is not: the release evaluates {ref}`random weights <inq-errata>`. Ours has learned, and the released score then ranks most anomalies below normal images.
 #
-# Scored by its reconstruction error, as is usual, a trained NL comes close to Gini with the fewest outliers of MNIST and Fashion-MNIST.
+# Scored by its reconstruction error, as is usual, a trained NL comes close to Gini on MNIST and Fashion-MNIST with the smallest share of outliers.
 
 
 # %% mystnb={"figure": {"caption": "How many outliers does a score need? AUROC over the share of outliers in training, mean over ten classes. Open, with lines: paper. Filled: ours, in the sizes that the table names. Palma, not drawn, lies close to Gini. Dotted: guessing.", "name": "fig-inq-outliers"}, "image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini rises with the share and leads with a tenth; Npp ends below its start on three sets; Nre leads with the fewest on three sets. Ours lie close to the paper at full size."}} tags=["hide-input"]
@@ -456,7 +456,7 @@ def draw_shares(setup: str) -> None:
 draw_shares("outliers")
 
 # %% [markdown]
-# A part of {claim}`INQ-W-1` is a column: does the paper's best score lead here, by AUROC or average precision? The other parts compare two numbers.
+# Each part of {claim}`INQ-W-1` asks of one column: does the paper's best score lead here, by AUROC or by average precision? Each part of the other two claims compares two numbers.
 
 # %% tags=["remove-input"]
 chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
@@ -665,7 +665,7 @@ chapter.table("INQ-C-n-")
 #
 # **Palma does not beat Gini.** The text prefers Palma: couplings become extreme, it argues, and Palma looks at both ends. Of 29 printed AUROCs Palma has the higher one in 9, and Gini in 17 <span id="at-INQ-W-9">{claim}`INQ-W-9`</span>.
 #
-# **The text on Npp.** It gets worse with more anomalies, the text says. In Table 2 it rises on CIFAR-10, from {theirs}`INQ-T2-cifar10-0.1pct-npp` to {theirs}`INQ-T2-cifar10-10pct-npp` {claim}`INQ-W-3`.
+# **Npp does not always fall.** The text says that it gets worse with more anomalies. In Table 2 it rises on CIFAR-10, from {theirs}`INQ-T2-cifar10-0.1pct-npp` to {theirs}`INQ-T2-cifar10-10pct-npp` {claim}`INQ-W-3`.
 #
 # ```{fold} The smaller errata, and Palma by its own ratio and as released
 # ```
@@ -917,7 +917,7 @@ in_numbers(against_first([*records, *routings], "routings", ROUTED), ROUTED)
 # ### What leaks when early stopping sees the test set
 #
 # The released code stops by the loss of the test set. That affects only networks that stop early: on KMNIST some small ones, on CRISPR all.
-# On CRISPR the AUROC of Gini is {ours}`INQ-C-auroc-gini` as released, and {measured}`repairs@paper:off_targets/held_out:auroc_gini` with a tenth of the training pairs held out instead. A tenth fewer examples is part of that.
+# On CRISPR the AUROC of Gini is {ours}`INQ-C-auroc-gini` as released, and {measured}`repairs@paper:off_targets/held_out:auroc_gini` with a tenth of the training pairs held out instead. Part of the difference may come from training on a tenth fewer pairs.
 
 # %% tags=["remove-cell"]
 repairs = session.run(STEM, "repairs")

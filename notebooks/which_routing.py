@@ -130,7 +130,7 @@ bold = {True: "font-weight: bold", False: ""}
 table.apply(lambda row: [bold[cell] for cell in is_best[row.name]], axis=1, subset=columns)
 
 
-# %% mystnb={"figure": {"caption": "Which network is most accurate? Test accuracy after equally many steps, and after as many core-seconds as dynamic routing takes for them. Small: seeds; large: their mean, with its 95 % interval.", "name": "fig-wr-accuracy"}, "image": {"alt": "Test accuracy of each network, a row of panels for each data set. Highest after equally many steps: {leading}`test_accuracy_at_steps`. Highest after equally many core-seconds: {leading}`test_accuracy_at_seconds`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which network is most accurate? Test accuracy after equally many steps, and after as many core-seconds as dynamic routing takes for them. Small: seeds; large: their mean, with its 95 % interval.", "name": "fig-wr-accuracy"}, "image": {"alt": "Test accuracy of each network, a row of panels for each data set. Highest after equally many steps: {leading}`after equally many steps`. Highest after equally many core-seconds: {leading}`after equally many core-seconds`."}} tags=["hide-input"]
 def compare(columns: dict[str, str]) -> None:
     """Draw a panel for each data set and each column, which names a metric."""
     shown = {}
@@ -165,7 +165,7 @@ compare(
 #
 # Capsules are said to generalise to new positions and poses. The networks train on upright, centred images, without augmentation. Then test images are shifted, turned or made smaller.
 
-# %% mystnb={"figure": {"caption": "Which network withstands changes that training never saw? Accuracy on 2,000 test images.", "name": "fig-wr-unseen"}, "image": {"alt": "Accuracy of each network on changed test images, a row of panels for each data set. Highest after a shift by four pixels: {leading}`shifted_4_accuracy`. Highest after a turn by thirty degrees: {leading}`rotated_30_accuracy`. Highest at three quarters of the size: {leading}`scaled_75_percent_accuracy`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which network withstands changes that training never saw? Accuracy on 2,000 test images.", "name": "fig-wr-unseen"}, "image": {"alt": "Accuracy of each network on changed test images, a row of panels for each data set. Highest after a shift by four pixels: {leading}`shifted by 4 pixels`. Highest after a turn by thirty degrees: {leading}`turned by 30°`. Highest at three quarters of the size: {leading}`at three quarters of its size`."}} tags=["hide-input"]
 compare(
     {
         "shifted 4 pixels (%)": "shifted_4_accuracy",
@@ -179,7 +179,7 @@ compare(
 #
 # In a second experiment the networks see smallNORB from six of its 18 azimuths. {doc}`EM routing <papers/em_routing>` asks the same of its paper's networks, against a CNN.
 
-# %% mystnb={"figure": {"caption": "Which network recognises toys from sides that training never showed? Accuracy on test images with the azimuths of training, and with all others. The toys of the test are other toys, too.", "name": "fig-wr-viewpoints"}, "image": {"alt": "Accuracy of each network on images of toys, on the left from the azimuths of training, on the right from others. Highest from others: {leading}`novel_accuracy_at_steps`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which network recognises toys from sides that training never showed? Accuracy on test images with the azimuths of training, and with all others. The toys of the test are other toys, too.", "name": "fig-wr-viewpoints"}, "image": {"alt": "Accuracy of each network on images of toys, on the left from the azimuths of training, on the right from others. Highest from others: {leading}`from novel azimuths`."}} tags=["hide-input"]
 compare(
     {
         "familiar azimuths (%)": "familiar_accuracy_at_steps",
@@ -192,7 +192,7 @@ compare(
 #
 # Projected gradient descent (PGD) changes every pixel by at most $\varepsilon$, in ten steps that raise the loss. Here $\varepsilon$ is in standard deviations of an image.
 
-# %% mystnb={"figure": {"caption": "Which network withstands an attack? Accuracy on 500 attacked test images.", "name": "fig-wr-attacks"}, "image": {"alt": "Accuracy of each network under attacks of two strengths, a row of panels for each data set. Highest under the weaker one: {leading}`pgd_0.1_accuracy`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which network withstands an attack? Accuracy on 500 attacked test images.", "name": "fig-wr-attacks"}, "image": {"alt": "Accuracy of each network under attacks of two strengths, a row of panels for each data set. Highest under the weaker one: {leading}`attacked with ε = 0.1`."}} tags=["hide-input"]
 compare(
     {"ε = 0.1, accuracy (%)": "pgd_0.1_accuracy", "ε = 0.2, accuracy (%)": "pgd_0.2_accuracy"}
 )

@@ -37,12 +37,13 @@ def test_layers_of_your_own_start_too(names):
 
 def test_compiled_loaded_and_exported_networks_are_the_same(names):
     images = names["colour"][:8]
-    own, loaded = names["own"].eval(), names["loaded"]
-    expected = own(images).activation
-    torch.testing.assert_close(names["same"], expected)
+    network, loaded = names["colour_network"].eval(), names["loaded"]
+    expected = network(images).activation
+    torch.testing.assert_close(names["compiled_activation"], expected)
     torch.testing.assert_close(loaded(images).activation, expected)
     torch.testing.assert_close(names["exported"], expected[:5])
-    torch.testing.assert_close(names["half"].float(), expected, atol=0.05, rtol=0.2)
+    in_bfloat16 = names["bfloat16_activation"].float()
+    torch.testing.assert_close(in_bfloat16, expected, atol=0.05, rtol=0.2)
 
 
 def test_attacked_images_stay_near_and_cost_accuracy(names):

@@ -1,4 +1,15 @@
-"""Networks by name, for images of any shape, and the papers' networks, a module a paper.
+"""Networks for images of any shape: by name, or by their class in a module for each paper.
+
+====================  ===========================================
+capsnet               CapsNet
+em_routing            MatrixCapsNet, BaselineCNN
+learned_routing       ConsensusCapsNet
+negation_limitation   DeepCapsNet, CapsuleStack, SignNetwork
+sparse_unsupervised   SparseCapsNet, Autoencoder
+inequality_anomaly    AnomalyCapsNet
+====================  ===========================================
+
+``list(capslib.registry.NETWORKS)`` has the names.
 
 >>> from capslib.networks import create_network
 >>> network = create_network("capsnet", (1, 28, 28), classes=10, routing="em")

@@ -20,10 +20,10 @@ from capslib.shapes import check_positive, check_shapes
 __all__ = ["WEIGHT_STD", "CapsNet", "CapsNetResult"]
 
 WEIGHT_STD = {"dynamic_over_children": 1.0}
-"""Standard deviations of W at the start, where 0.1 learns slowly.
+"""Initial standard deviations of W, of routings that learn slowly from the default of 0.1.
 
-A mean over all children is short, and squash shrinks short vectors further; Kirillov & Panov
-(2022) start from N(0, 1).
+Couplings that sum to one over the children make s_j the mean of its votes. Such a mean is
+short, and squash makes it shorter. Kirillov & Panov (2022) start from N(0, 1).
 """
 
 
@@ -32,7 +32,7 @@ class CapsNetResult(NamedTuple):
 
     pose: Tensor  # [N, classes, class_dim]
     activation: Tensor  # [N, classes]
-    coupling: Tensor  # [N, I, classes]
+    coupling: Tensor  # [N, I, classes], I primary capsules
     reconstruction: Tensor | None  # [N, C, H, W], in 0…1; None without a decoder
 
 
@@ -41,10 +41,11 @@ class CapsNet(nn.Module):
 
     Images [N, *image_shape] in 0…1 become a :class:`CapsNetResult`. The first convolution has
     the ``kernel`` and the ``stride``, the primary capsules have the ``kernel`` and a stride of
-    two. The decoder sees the capsule of the label, or without ``labels`` [N] the most active
-    one; ``decoder=()`` leaves it out. ``weight_std`` of W is 0.1 by default, or that of
-    ``WEIGHT_STD`` for the routing. ``options`` go to the ``routing``, which starts from the
-    first batch (:func:`capslib.routing.start_on_first_batch`). For 1 × 28 × 28 and ten classes
+    two. ``decoder`` has the widths of its hidden layers; ``()`` leaves it out. It sees the
+    capsule of the label, or without ``labels`` [N] the most active one. W starts from
+    N(0, ``weight_std``²), by default ``WEIGHT_STD`` of the routing or 0.1. ``options`` are
+    keywords of the ``routing``, which sets its parameters from the first batch if it needs to
+    (:func:`capslib.routing.start_on_first_batch`). For 1 × 28 × 28 and ten classes
     the defaults are the paper's network, of 8,215,568 parameters. Raises ValueError, with the
     least size, if images are too small.
 

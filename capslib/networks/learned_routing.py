@@ -15,8 +15,8 @@ from capslib.layers import (
     bounded_votes,
     grid_size,
     near_identity,
-    turned,
     with_coordinates,
+    with_transposed_poses,
 )
 from capslib.networks.em_routing import PRESETS, MatrixCapsNet
 from capslib.routing import LazyVotes, RoutingResult, make_routing
@@ -61,7 +61,7 @@ class FlatCapsules(nn.Module):
         return self.lazy_votes(pose).form()
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
-        return turned(self.routing(self.lazy_votes(pose), activation.flatten(1)))
+        return with_transposed_poses(self.routing(self.lazy_votes(pose), activation.flatten(1)))
 
 
 class ConsensusCapsNet(MatrixCapsNet):

@@ -1,6 +1,6 @@
 """Routings: how children agree on their parents. One file each; ``ROUTINGS`` has them by name.
 
-The files, from the top of the room to its bottom. Each imports only from files below it::
+The files of this package. Each imports only from files below it::
 
     dynamic_fast  em_fast    a faster loop for dynamic and for EM routing
     similarity_fast          a faster loop for similarity routing, where it is compiled
@@ -18,15 +18,17 @@ network of :func:`capslib.networks.create_network`; a test of the conformance su
 In a network of your own layers, call :func:`start_on_first_batch`:
 
 ======================  ====================  ==================  ==========================
-routing                 activation            loss of its paper   start on the first batch
+routing                 activation            loss of its paper   what the first batch sets
 ======================  ====================  ==================  ==========================
-dynamic                 length, below one     margin              none; W from N(0, 0.1²)
-dynamic_over_children   length, below one     margin              none; W from N(0, 1)
-em                      logistic, of a cost   spread              β and λ: half are active
-em_vector               logistic, of a cost   margin              β and λ: else it is 0.5
-similarity              logistic, of kernels  spread              widths and θ: else flat
-connectionist           logistic, of an LSTM  spread              none
+dynamic                 length, below one     margin              nothing; W ~ N(0, 0.1²)
+dynamic_over_children   length, below one     margin              nothing; W ~ N(0, 1)
+em                      logistic, of a cost   spread              β and λ
+em_vector               logistic, of a cost   margin              β and λ
+similarity              logistic, of kernels  spread              widths of kernels and θ
+connectionist           logistic, of an LSTM  spread              nothing
 ======================  ====================  ==================  ==========================
+
+Without that start, all activations of "em", "em_vector" and "similarity" are nearly equal.
 
 "em" and "em_vector" multiply votes by the activations of children, so primary activations
 should not all be zero. A learning rate of 0.001 for Adam suits all of them.
@@ -48,13 +50,14 @@ from capslib.routing.em import EMRouting, em_routing
 from capslib.routing.fast import LazyVotes, routing_function
 from capslib.routing.module import Routing, start_on_first_batch, use_path
 
+# A fast loop imports its definition, so it is attached here.
 dynamic_routing.core = dynamic_fast.CORE
 em_routing.core = em_fast.CORE
 similarity_routing.core = similarity_fast.CORE
 
 
 def make_routing(name: str, parents: int, dim: int, **options: object) -> Routing:
-    """Return the routing ``name`` of ``ROUTINGS``, for ``parents`` J of ``dim`` D dimensions.
+    """Return the routing ``name`` for J = ``parents`` whose poses have D = ``dim`` numbers.
 
     Raises UserError for a name or an option that does not exist.
 

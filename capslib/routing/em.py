@@ -75,9 +75,9 @@ def em_routing(
     to every variance. With ``vector=True`` poses are a_j·μ_j/(‖μ_j‖ + ``length_offset``).
     ``smoothing`` is the share that a mean keeps of the mean before it; the first such mean is
     zero. With ``mixing`` the activation of a parent is its share m_j/Σ_i a_i of the children,
-    without β and λ (§5). ``competition`` lets parents at other positions compete for the same
-    children. Raises ValueError for less than one iteration, if there are not as many
-    temperatures, and for shapes that do not fit together.
+    without β and λ (Hinton et al. 2018, §5). ``competition`` lets parents at other positions
+    compete for the same children. Raises ValueError for less than one iteration, if there are
+    not as many temperatures, and for shapes that do not fit together.
 
     >>> votes, activation = torch.randn(8, 100, 10, 16), torch.rand(8, 100)
     >>> em_routing(votes, activation, torch.zeros(10), torch.zeros(10)).pose.shape
@@ -86,7 +86,9 @@ def em_routing(
     D = votes.shape[-1]
     coupling = uniform(votes[..., 0], competition)  # [..., I, J]  c_ij
     mu = torch.zeros_like(votes[..., 0, :, :])  # [..., J, D]
-    if bias is not None:  # means are those of votes without the bias: zero lies at −bias
+    # The bias moves means and changes no variance, so only `finish` adds it. `smoothing` starts
+    # from a mean of zero with the bias, which is −bias without it.
+    if bias is not None:
         mu = mu - bias
     for iteration, lamda in enumerate(schedule(iterations, inverse_temperature)):
         # M-step
@@ -139,7 +141,7 @@ def finish(
     length_offset: float,
     **_: object,
 ) -> RoutingResult:
-    """Return the result of the last M-step; the length of a vector pose is its activation."""
+    """Return the result of the last M-step: with the bias, and vector poses of length a_j."""
     a = logit.sigmoid()  # [..., J]  a_j
     pose = mu if bias is None else mu + bias
     if vector:
@@ -152,11 +154,13 @@ class EMRouting(Routing):
     """:func:`em_routing` with its bias, and with β_u and β_a [J], which it learns.
 
     They start from ``beta`` and noise of N(0, ``beta_std``²). ``beta_scale`` multiplies them,
-    which sets how fast an optimiser moves them; then ``beta_u_offset`` is added to β_u. With
-    the paper's λ activations hardly differ, so a network learns well only after
-    :func:`capslib.routing.start_on_first_batch`, :meth:`start_at_half` of every layer.
-    ``inverse_temperature`` is the limit of λ. Offset, scales and λ are plain numbers that
-    :meth:`start_at_half` sets; casting the module to half precision leaves them as they are.
+    which sets how fast an optimiser moves them; then ``beta_u_offset`` is added to β_u.
+    ``inverse_temperature`` is the limit of λ after many iterations.
+
+    With the paper's λ the activations of a new network hardly differ, and it learns slowly.
+    :func:`capslib.routing.start_on_first_batch` therefore calls :meth:`start_at_half` of every
+    layer. It sets λ, scales and offset, which are plain numbers: half precision does not round
+    them.
     """
 
     function = em_routing
@@ -252,6 +256,8 @@ class EMRouting(Routing):
         votes = rearrange(votes, "n i j d -> n j d i").contiguous()
         beta_u = torch.zeros_like(self.beta_u)
         lamda = self.inverse_temperature
+        # Couplings follow from β and λ of the iteration before. So first set them for one
+        # iteration, then with these for two, and so on.
         for iterations in range(1, self.iterations + 1):
             with float32_products(votes.device):
                 (mu, _, coupling), _ = em_routing.core.forward(
@@ -276,16 +282,18 @@ class EMRouting(Routing):
                 log_spread = log_spread / 2
             mean = log_spread.mean(dim=0)  # [J]
             deviation = ((log_spread - mean) * mass).std().clamp_min(MASS_FLOOR)  # of the cost
-            unit = float(deviation) / 0.25  # of cost, which moves a logit by one
-            lamda = 1 / (unit * (1 - 0.95**iterations))
+            cost_of_a_logit = float(deviation) / 0.25  # the cost that moves a logit by one
+            lamda = 1 / (cost_of_a_logit * (1 - 0.95**iterations))
             beta_u = -mean / D
         self.inverse_temperature = lamda
         self.beta_u_offset = float(beta_u.mean())
-        self.beta_scale = unit / (D * float(mass.mean().clamp_min(MASS_FLOOR))), unit
+        mean_mass = float(mass.mean().clamp_min(MASS_FLOOR))
+        self.beta_scale = cost_of_a_logit / (D * mean_mass), cost_of_a_logit
         self.beta_u.copy_((beta_u - self.beta_u_offset) / self.beta_scale[0])
         self.beta_a.zero_()
 
     start_from = start_at_half
+    """What :func:`capslib.routing.start_on_first_batch` calls."""
 
 
 class VectorEMRouting(EMRouting):

@@ -55,7 +55,10 @@ CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
 BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 """The votes that one matrix product forms: enough to be worth reading W once."""
 KEPT_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
-"""The votes up to which autograd keeps what it needs, which for an LSTM is 40 times as much."""
+"""Bytes of votes above which a chunk runs again for its gradient, which saves memory.
+
+Autograd would keep more than the votes: for an LSTM 40 times as much.
+"""
 _UNLIMITED = 1 << 62
 """The bytes of a chunk or block on other devices."""
 Tensors = tuple[Tensor, ...]
@@ -129,8 +132,8 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
 
     A softmax of agreements needs more than eight bits of mantissa, so the routing computes in
     at least float32, autocast or not, and the result has the dtype of the votes.
-    ``routing.core`` is the :class:`Core`, or None. A call whose options learn takes the
-    definition, so that autograd finds them.
+    ``routing.core`` is the :class:`Core`, or None. If an option holds a module, or a tensor
+    that needs a gradient, the call takes the definition, for a core gives it none.
 
     >>> @routing_function
     ... def mean_routing(votes: Tensor) -> RoutingResult:
@@ -194,7 +197,7 @@ def _route(
     source: Tensor,
     arguments: dict[str, Any],
 ) -> Tensors:
-    """Route votes, or the lazy votes of a ``weight``, on a path in at least float32."""
+    """Route on a path, in at least float32; ``source`` is votes, or with ``weight`` poses."""
     wide = torch.promote_types(source.dtype, torch.float32)
     device = source.device
     source = source.to(wide)
@@ -225,7 +228,7 @@ def _takes_core(core: Core | None, path: Path, arguments: Mapping[str, Any]) -> 
 
 @contextlib.contextmanager
 def float32_products(device: torch.device, precision: str = "highest") -> Iterator[None]:
-    """Keep TF32 out of a GPU's products: it has ten bits of mantissa. "high" lets it in."""
+    """Set the precision of float32 products on a GPU; only "high" allows TF32."""
     if device.type != "cuda" or torch.compiler.is_compiling():
         yield
         return
@@ -243,7 +246,7 @@ def _formed(weight: Tensor | None, source: Tensor) -> Tensor:
 
 
 def _learns(option: object) -> bool:
-    """Return whether an option that is no tensor itself may hold one that wants a gradient."""
+    """Return whether an option holds a module, or in a sequence a tensor with a gradient."""
     if isinstance(option, Mapping):
         option = tuple(option.values())
     if isinstance(option, (list, tuple)):
@@ -274,7 +277,7 @@ def _in_chunks(
     source: Tensor,
     arguments: dict[str, Any],
 ) -> Tensors:
-    """Compute the definition a chunk at a time, of many votes so that autograd keeps little."""
+    """Compute the definition in chunks, again for the gradient above ``KEPT_BYTES``."""
 
     def route(rows: Tensor, activation: dict[str, Tensor]) -> Tensors:
         with float32_products(source.device):
@@ -303,8 +306,8 @@ def _by_core(
 ) -> Tensors:
     """Compute a core, compiled or not, on chunks of given votes or of those that it forms."""
     compiled = path == "compiled"
-    if compiled and source.device.type == "cpu":  # a compiler would take numbers for constants
-        arguments = {k: _without_numbers(value, source) for k, value in arguments.items()}
+    if compiled and source.device.type == "cpu":  # else each new number is compiled anew
+        arguments = {k: _as_tensor(value, source) for k, value in arguments.items()}
     tensors = {k: value for k, value in arguments.items() if isinstance(value, Tensor)}
     options = {k: value for k, value in arguments.items() if k not in tensors}
     plan = _Plan(core, compiled, options, tuple(tensors), torch.is_grad_enabled())
@@ -319,8 +322,8 @@ def _by_core(
     return core.finish(*outputs[:-1], outputs[-1].mT, **arguments)
 
 
-def _without_numbers(option: object, votes: Tensor) -> object:
-    """Return a tensor for a sequence of numbers, and any other option as it is."""
+def _as_tensor(option: object, votes: Tensor) -> object:
+    """Return a sequence of numbers as a tensor, and any other option as it is."""
     is_sequence = isinstance(option, (list, tuple))
     if is_sequence and all(isinstance(number, (int, float)) for number in option):
         return votes.new_tensor(option)

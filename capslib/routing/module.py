@@ -25,8 +25,9 @@ FIRST_VOTES = 2**24
 class Routing(nn.Module):
     """A routing with its parameters, for ``parents`` J of ``dim`` D dimensions.
 
-    A subclass implements :meth:`forward` and declares what it is. ``bias`` is the initial value
-    of a learned bias [J, D], or None for no bias. :func:`use_path` sets ``path``.
+    A subclass implements :meth:`forward`, and sets the class attributes below where their
+    defaults are wrong. ``bias`` is the initial value of a learned bias [J, D], or None for no
+    bias. ``path`` is "eager", "fast" or "compiled"; :func:`use_path` sets it.
 
     ``function`` is the routing function that ``forward`` calls. The couplings of each child sum
     to one over the "parents", or those of each parent over the "children"
@@ -72,10 +73,10 @@ class Routing(nn.Module):
     def start_from(
         self, votes: Tensor, activation: Tensor, competition: Competition | None = None
     ) -> None:
-        """Set what the routing learns for votes [N, I, J, D] of a first batch: here nothing.
+        """Set initial parameters from votes [N, I, J, D] and activations [N, I] of a batch.
 
-        A routing whose activations say nothing at the wrong scale of votes sets itself here.
-        :func:`start_on_first_batch` calls it.
+        Here do nothing. Override it in a routing whose activations are nearly equal unless its
+        parameters fit the scale of the votes. :func:`start_on_first_batch` calls it.
         """
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
@@ -86,7 +87,7 @@ class Routing(nn.Module):
         raise NotImplementedError
 
     def possible_path(self, path: Path, device: torch.device) -> Path:
-        """Return the fastest path up to ``path`` that can compute this routing on a device."""
+        """Return ``path``, or "fast" if "compiled" cannot compute this routing on a device."""
         if path != "compiled":
             return path
         has_core = getattr(type(self).function, "core", None) is not None
@@ -134,21 +135,21 @@ def start_on_first_batch(network: _Network) -> _Network:
     True
     """
     for routing in network.modules():
-        if isinstance(routing, Routing) and not hasattr(routing, "first_batch"):
-            routing.first_batch = routing.register_forward_pre_hook(_start, with_kwargs=True)
-            routing.register_load_state_dict_post_hook(_is_started)
+        if isinstance(routing, Routing) and not hasattr(routing, "start_hook"):
+            routing.start_hook = routing.register_forward_pre_hook(_start, with_kwargs=True)
+            routing.register_load_state_dict_post_hook(_remove_start_hook)
     return network
 
 
 def _start(routing: Routing, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Start a routing that trains, from the votes of its first batch."""
     if routing.training and 0 not in args[0].shape and not args[1].is_meta:
-        _start_from(routing, *args, **options)
+        _start_from_part(routing, *args, **options)
 
 
 @torch.compiler.disable
 @torch.no_grad()
-def _start_from(
+def _start_from_part(
     routing: Routing,
     votes: Tensor | LazyVotes,
     activation: Tensor,
@@ -167,11 +168,12 @@ def _start_from(
         wide = torch.promote_types(first.dtype, torch.float32)
         children = activation.reshape(-1, I)[:rows]
         routing.start_from(first.to(wide), children.to(wide), competition)
-    _is_started(routing)
+    _remove_start_hook(routing)
 
 
-def _is_started(routing: Routing, _: object = None) -> None:
-    routing.first_batch.remove()
+def _remove_start_hook(routing: Routing, _: object = None) -> None:
+    """Let a routing keep its parameters: it has started, or has loaded weights."""
+    routing.start_hook.remove()
 
 
 @functools.cache

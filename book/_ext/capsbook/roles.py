@@ -9,7 +9,7 @@
 ``{interval}`EXPERIMENT:ARM:METRIC```   its 95 % interval
 ``{count}`claims of em_routing```       how many, see :func:`count`
 ``{answer}`which_routing```             what the study of routings answers, in a sentence or two
-``{leading}`METRIC```                   which networks lead in it, on each data set of the study
+``{leading}`turned by 30°```            which network leads there, on each data set of the study
 ======================================  ========================================================
 
 ``EXPERIMENT@paper`` stands for another scale, ``STEM/EXPERIMENT`` for another paper than the
@@ -174,9 +174,9 @@ def answer(book: Book, target: str, paper: str) -> str:
 
 
 def leading(book: Book, target: str, paper: str) -> str | None:
-    """Return which networks of the study lead in one of its questions, on each data set."""
-    check_name("metric", target, QUESTIONS.values())
-    return book.evidence.study.leaders(target) or None
+    """Return which network leads in a question of the study, on each data set."""
+    check_name("question", target, QUESTIONS)
+    return book.evidence.study.leaders(QUESTIONS[target]) or None
 
 
 def _verdict(book: Book, claim: str) -> Verdict:
