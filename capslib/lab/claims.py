@@ -18,7 +18,18 @@ from capslib.lab.ledger import Claim, ledger, number, plural, span
 from capslib.lab.records import Record
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
-from capslib.lab.words import ERRATA, GROUPS, NOT_RUN, SIZES, STATUSES, Status, Verdict, tally
+from capslib.lab.words import (
+    BASELINES,
+    CAPSULES,
+    ERRATA,
+    EXACT,
+    NOT_RUN,
+    REDUCED,
+    SIZES,
+    Status,
+    Verdict,
+    tally,
+)
 from capslib.papers.check import stopped_itself
 from capslib.papers.experiment import Scale
 
@@ -44,7 +55,8 @@ def _verdicts_of(paper: str, store: Store) -> Iterator[Verdict]:
     stopped: set[str] = set()
 
     def records() -> Iterator[Record]:
-        # One at a time: those that decide nothing need not be in memory.
+        """Yield the records, and note their keys in ``done`` and ``stopped``."""
+        # One at a time: a record that decides nothing need not stay in memory.
         for record in store.records(paper):
             done.add(record.key)
             if stopped_itself(record):
@@ -52,6 +64,7 @@ def _verdicts_of(paper: str, store: Store) -> Iterator[Verdict]:
             yield record
 
     runs = Runs(records(), lambda record: papers.budget(record.trial))
+    # Runs has read every record, so done and stopped are complete.
     waits = papers.waits(paper, done, stopped)
     checks = papers.checks_of(paper)
     for claim in ledger(paper).values():
@@ -165,7 +178,10 @@ def ours(verdict: Verdict) -> str:
 
 
 def basis(verdict: Verdict) -> str:
-    """Return what our value rests on: ``n = 5, full size``. A theorem or a count needs none."""
+    """Return what our value rests on: ``n = 5, full size, derived data``.
+
+    A theorem or a count has no ``n`` and no size.
+    """
     words = []
     if verdict.n and not verdict.exact:
         words.append(f"n = {verdict.n}")
@@ -190,19 +206,40 @@ def describe(verdict: Verdict) -> str:
     return " · ".join(part.rstrip(".") for part in parts)
 
 
-GLYPHS: dict[Status, str] = dict(
-    zip(STATUSES, "✓+≠×◐◑?✓×~↑↓▫!\N{NO-BREAK SPACE}–∅", strict=True)
-)
+GLYPHS: dict[Status, str] = {
+    "reproduced": "✓",
+    "better": "+",
+    "not reproduced": "≠",
+    "contradicted": "×",
+    "holds in part": "◐",
+    "fails in part": "◑",
+    "inconclusive": "?",
+    "holds": "✓",
+    "fails": "×",
+    "undecided": "~",
+    "same order": "↑",
+    "opposite order": "↓",
+    "measured": "▫",
+    "erratum": "!",
+    "waiting": "\N{NO-BREAK SPACE}",
+    "quoted": "–",
+    "not to be had": "∅",
+}
 """A sign per verdict, so that nobody needs to tell the colours apart.
 
 Verdicts of the papers' own size are full squares. Those of a reduced setting are half-filled,
 or a dotted edge around a number that decides nothing. *Holds* and *fails* are round, and what
 was not run is empty.
 """
-SHAPES = dict(
-    zip(GROUPS, ("own-size", "baseline", "exact", "reduced", "erratum", "not-run"), strict=True)
-)
-"""The class of a square of each group, for words that several groups have."""
+SHAPES = {
+    CAPSULES: "own-size",
+    BASELINES: "baseline",
+    EXACT: "exact",
+    REDUCED: "reduced",
+    ERRATA: "erratum",
+    NOT_RUN: "not-run",
+}
+"""The CSS class of each group, which tells apart groups that use the same word."""
 
 
 def classes(status: Status, group: str) -> str:

@@ -366,9 +366,11 @@ def checked_budget(
     from capslib.lab.budget import seconds_of
 
     seconds = seconds_of(budget)
-    given = [name for name, value in chooses.items() if value]
-    if given:
-        raise UserError(f"--budget chooses the trials itself: leave out {', '.join(given)}.")
+    conflicting = [name for name, value in chooses.items() if value]
+    if conflicting:
+        raise UserError(
+            f"--budget chooses the trials itself: leave out {', '.join(conflicting)}."
+        )
     if scale == "smoke":
         raise UserError("No claim is decided at smoke scale: give --scale cpu or paper.")
     for stem in stems or ():
@@ -416,29 +418,33 @@ def run_in_time(
     except KeyboardInterrupt as stopped:
         say("Stopped. The same command continues from the last checkpoints.")
         raise typer.Exit(status_of(stopped)) from None
-    left = waiting.without({record.key for record in records})
-    report(waiting, left, records, session, time.monotonic() - started)
-    choice = budget.plan_budget(left, store, settings, seconds)
+    remaining = waiting.without({record.key for record in records})
+    report(waiting, remaining, records, session, time.monotonic() - started)
+    choice = budget.plan_budget(remaining, store, settings, seconds)
     if choice.groups or choice.begun:
         out.print(f"As much time again, {progress.duration(seconds)}, would run:")
-        for line in progress.choice_lines(choice, left.trials, most=0):
+        for line in progress.choice_lines(choice, remaining.trials, most=0):
             out.print(line)
     exit_if_failed(records, session)
 
 
 def report(
-    waiting: Waiting, left: Waiting, records: list[Record], session: Session, seconds: float
+    waiting: Waiting,
+    remaining: Waiting,
+    records: list[Record],
+    session: Session,
+    seconds: float,
 ) -> None:
     """Print the verdict on each claim whose last trials have just run."""
     from capslib.lab import claims, progress
 
-    decided = set(waiting.claims) - set(left.claims)
+    decided = set(waiting.claims) - set(remaining.claims)
     spent = f"{len(records)} trials ran in {progress.duration(seconds)}"
     if not decided:
-        kept = "checkpoints keep what is done"
+        advice = "checkpoints keep what is done"
         if not records and not any(session.store.trainings.glob("*.pt")):
-            kept = "no training came as far as a checkpoint, so give it more time"
-        say(f"{spent}. No claim has all its trials yet; {kept}.")
+            advice = "no training came as far as a checkpoint, so give it more time"
+        say(f"{spent}. No claim has all its trials yet; {advice}.")
         return
     say(f"{spent}. {len(decided)} claims have all their trials now:")
     table = columns(*(column.lower() for column in claims.COLUMNS))

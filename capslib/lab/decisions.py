@@ -15,7 +15,7 @@ from capslib.lab.samples import (
     failures,
     keys,
     pick,
-    seeds,
+    seed_list,
     sources,
     unlearned,
 )
@@ -26,8 +26,8 @@ from capslib.papers.experiment import Scale
 
 WIDEST = 6
 """An interval wider than this many tolerances decides no value: it would fit almost any."""
-AT_REST = 0.1
-"""Twice the budget may move an arm at rest by this share of its value."""
+LARGEST_MOVE = 0.1
+"""The largest move by twice the budget, as a share of a metric's value."""
 NOT_THE_PAPERS: dict[Scale, str] = {
     "cpu": "in a setting smaller than the paper's",
     "paper": OTHER_DATA,
@@ -52,38 +52,39 @@ def decide(
     ``sample`` says in a few words what the interval is of: ``3 seeds``.
     """
     if check.op == "≈":
-        return _of_value(claim, check, interval, sample)
-    side = check.decide(*interval, unit.factor)
+        return _decide_value(claim, check, interval, sample)
+    answer = check.decide(*interval, unit.factor)
     reason = (
-        f"The 95 % interval {span(interval)} of the {check.mean} over {sample} {_LIES[side]} "
+        f"The 95 % interval {span(interval)} of the {check.mean} over {sample} {_LIES[answer]} "
         f"{check.asked(unit.factor)}"
     )
-    return Decision(WORDS[group][side], reason)
+    return Decision(WORDS[group][answer], reason)
 
 
-def _of_value(claim: Claim, check: Check, interval: Interval, sample: str) -> Decision:
-    """Return whether the paper's value lies in an interval, widened by the tolerance."""
+def _decide_value(claim: Claim, check: Check, interval: Interval, sample: str) -> Decision:
+    """Decide a value: whether the paper's lies in our interval, widened by the tolerance."""
     low, high = interval
     value = claim.value or 0.0
     tolerance = claim.tolerance or 0.0
     slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
-    result = f"our 95 % interval {span(interval)} of {sample}"
+    result = f"95 % interval {span(interval)} of {sample}"
     obstacle = check.incomparable
     if not obstacle and high - low > WIDEST * slack:
         obstacle = f"it is wider than {WIDEST} tolerances of {number(tolerance)}"
     if obstacle:
-        return Decision("inconclusive", f"O{result[1:]} decides nothing: {obstacle}")
+        return Decision("inconclusive", f"Our {result} decides nothing: {obstacle}")
     paper = f"The paper's {number(value)} lies"
     if low - slack <= value <= high + slack:
         return Decision(
-            "reproduced", f"{paper} within {result}, widened by {number(tolerance)}"
+            "reproduced", f"{paper} within our {result}, widened by {number(tolerance)}"
         )
     we_are_above = low > value
     side = "below" if we_are_above else "above"
+    # A metric without a better direction gives None, which is neither True nor False.
     is_better = HIGHER_IS_BETTER.get(claim.metric) is we_are_above
     return Decision(
         "better" if is_better and check.better_counts else "not reproduced",
-        f"{paper} {side} {result}, by more than the tolerance of {number(tolerance)}",
+        f"{paper} {side} our {result}, by more than the tolerance of {number(tolerance)}",
     )
 
 
@@ -91,7 +92,7 @@ def _of_value(claim: Claim, check: Check, interval: Interval, sample: str) -> De
 
 
 @dataclass(frozen=True)
-class Rest:
+class Confirmation:
     """Whether a decision stands after twice the budget.
 
     ``reason`` ends the reason of the decision; ``records`` has the keys of the longer runs.
@@ -102,11 +103,13 @@ class Rest:
     records: tuple[str, ...] = ()
 
 
-def rest(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit, status: Status) -> Rest:
+def confirm(
+    verdict: Verdict, sample: Sample, runs: Runs, unit: Unit, status: Status
+) -> Confirmation:
     """Return whether twice the budget gives the same ``status``, and moves no arm far.
 
-    A falling learning rate flattens any curve, so a flat curve proves nothing. One seed of each
-    arm with twice the budget is enough.
+    A learning rate that falls to zero flattens any curve, so only a longer run shows that
+    training was over. One seed of each arm is enough.
     """
     claim, check, scale = verdict.claim, sample.check, verdict.scale
     doubled = pick(claim, check, runs, scale, budget=2)
@@ -114,27 +117,28 @@ def rest(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit, status: Statu
     obstacle = failures(every_run) or unlearned(doubled)
     if obstacle:
         obstacle = obstacle[0].lower() + obstacle[1:].removesuffix(".")
-        return Rest(False, f", but with twice the budget: {obstacle}", keys(every_run))
+        return Confirmation(False, f", but with twice the budget: {obstacle}", keys(every_run))
     if not doubled.pairs:
-        return Rest(False, ", but there is no run with twice the budget yet")
+        return Confirmation(False, ", but there is no run with twice the budget yet")
     if verdict.setting != REDUCED and sources(doubled.paired)["partial"]:
         where = NOT_THE_PAPERS[scale]
-        return Rest(False, f", but the runs with twice the budget are {where}")
+        return Confirmation(False, f", but the runs with twice the budget are {where}")
     mean = average(doubled.replicates(unit.factor))
+    # Few seeds have no interval: judge their mean as an interval of no width.
     decision = decide(claim, check, (mean, mean), unit, verdict.setting, "")
     agrees = decision.status == status
     reason = (
-        f"; with twice the budget ({seeds(doubled.paired)}) it is {number(mean)}, "
+        f"; with twice the budget ({seed_list(doubled.paired)}) it is {number(mean)}, "
         f"and the decision {'the same' if agrees else 'another'}"
     )
-    unrest = _unrest(sample, doubled) if agrees else ""
-    if unrest:
-        reason += f", but {unrest}"
-    return Rest(agrees and not unrest, reason, keys(doubled.paired))
+    movement = _movement(sample, doubled) if agrees else ""
+    if movement:
+        reason += f", but {movement}"
+    return Confirmation(agrees and not movement, reason, keys(doubled.paired))
 
 
-def _unrest(sample: Sample, doubled: Sample) -> str:
-    """Return which arm twice the budget moves too far; empty where all are at rest."""
+def _movement(sample: Sample, doubled: Sample) -> str:
+    """Return how twice the budget moves a metric too far, or why nobody knows; else empty."""
     for index, arm in enumerate(sample.runs_of_arms):
         shorter = {run.seed: run for run in arm}
         pairs = []
@@ -146,7 +150,7 @@ def _unrest(sample: Sample, doubled: Sample) -> str:
             return "no run of the usual budget has its seed"
         for metric in sample.check.compared:
             start, end = _means(metric, pairs)
-            if start is not None and abs(end - start) > AT_REST * abs(start):
+            if start is not None and abs(end - start) > LARGEST_MOVE * abs(start):
                 name = str(metric).replace("_", " ")
                 return (
                     f"{name} moved from {number(start)} to {number(end)}, by more than a tenth"

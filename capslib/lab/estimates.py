@@ -473,8 +473,8 @@ def seconds_of_all_epochs(record: Record) -> float:
 
 def share_of_epochs(record: Record) -> float:
     """Return the share of its epochs that a training ran, which may have stopped itself."""
-    epochs, most = record.metrics.get("epochs"), record.config.get("epochs")
-    return epochs.value / most if epochs and most and epochs.value else 1.0
+    epochs, limit = record.metrics.get("epochs"), record.config.get("epochs")
+    return epochs.value / limit if epochs and limit and epochs.value else 1.0
 
 
 def quartiles(numbers: Sequence[float]) -> tuple[float, float, float]:

@@ -1,8 +1,9 @@
 """Judging: from a claim, its check and the records to a verdict, which is never written down.
 
 Smoke-scale records and records on a stand-in of our own decide nothing. Arms are compared seed
-by seed at one scale: the paper's own where it has enough runs. A run that failed, or a network
-that did not learn, leaves the claim open: dropping it would select runs by their outcome.
+by seed at one scale: the paper's own, unless cpu scale has more seeds. A run that failed, or a
+network that did not learn, leaves the claim open: dropping it would select runs by their
+outcome.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from capslib.config import hash_of
-from capslib.lab.decisions import NOT_THE_PAPERS, Decision, decide, rest
+from capslib.lab.decisions import NOT_THE_PAPERS, Decision, confirm, decide
 from capslib.lab.ledger import Claim, number, plural
 from capslib.lab.records import Record
 from capslib.lab.replicates import Run, Runs
@@ -70,8 +71,9 @@ def judge(claim: Claim, check: AnyCheck | None, records: Iterable[Record] | Runs
 def fits(check: AnyCheck, kind: str, *, part: bool = False) -> bool:
     """Return whether a check, or a part of one, answers a claim of a kind.
 
-    A ``value`` asks for the paper's number, an ``order`` how arms lie, a ``property`` for a
-    theorem or a count.
+    A ``value`` needs a single check with ``≈``. An ``order`` needs comparisons; only a part of
+    it may be a theorem. A ``property`` needs theorems, or a single count with ``≈``. An erratum
+    answers a whole claim of any kind.
     """
     if isinstance(check, Erratum):
         return not part
@@ -86,27 +88,26 @@ def fits(check: AnyCheck, kind: str, *, part: bool = False) -> bool:
 
 
 def _scale(claim: Claim, check: AnyCheck, runs: Runs) -> Scale:
-    """Return the scale that judges a claim: the paper's own, unless the cpu scale has
-    replicates that it lacks.
+    """Return the scale that judges a claim: cpu if it has more seeds, else the paper's own."""
+    at_cpu_scale = _seed_counts(claim, check, runs, "cpu")
+    at_paper_scale = _seed_counts(claim, check, runs, "paper")
+    return "cpu" if at_cpu_scale > at_paper_scale else "paper"
+
+
+def _seed_counts(claim: Claim, check: AnyCheck, runs: Runs, scale: Scale) -> tuple[int, int]:
+    """Return how many seeds the part with the fewest has at a scale, and the sum over parts.
+
+    A seed counts where every arm of the part has a run with it, up to ``FEWEST_SEEDS`` a part.
+    Theorems and parts for paper scale only do not count: they leave no choice of scale.
     """
-    has_more = _supply(claim, check, runs, "cpu") > _supply(claim, check, runs, "paper")
-    return "cpu" if has_more else "paper"
-
-
-def _supply(claim: Claim, check: AnyCheck, runs: Runs, scale: Scale) -> tuple[int, int]:
-    """Return how many seeds a check has at a scale: the part with fewest, and all parts.
-
-    Of each part they count up to ``FEWEST_SEEDS``. Parts that have no choice of scale do not
-    count.
-    """
-    numbers = []
+    counts = []
     for leaf in leaves(check):
         if leaf.test or leaf.paper_scale_only:
             continue
         sample = pick(claim, leaf, runs, scale)
         seeds = [{run.seed for run in arm} for arm in sample.runs_of_arms]
-        numbers.append(min(FEWEST_SEEDS, len(set.intersection(*seeds))))
-    return min(numbers, default=0), sum(numbers)
+        counts.append(min(FEWEST_SEEDS, len(set.intersection(*seeds))))
+    return min(counts, default=0), sum(counts)
 
 
 def _judge(
@@ -172,6 +173,7 @@ def _open_verdict(claim: Claim, sample: Sample, scale: Scale, name: str) -> Verd
     A value in a reduced setting stands beside the paper's, and is never decided.
     """
     rests_on = sources(sample.runs)
+    # Its setting follows from these fields, and decides its status.
     verdict = Verdict(claim, "waiting", "", name=name, scale=scale, **rests_on)
     if verdict.setting == REDUCED and sample.check.op == "≈":
         return replace(verdict, status="measured")
@@ -191,7 +193,7 @@ def _decided(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit) -> Verdic
     decision = decide(verdict.claim, check, verdict.interval, unit, verdict.setting, seeds)
     status, reason, records = decision.status, decision.reason, verdict.records
     if check.has_to_rest(verdict.scale) and status not in OPEN:
-        confirmation = rest(verdict, sample, runs, unit, status)
+        confirmation = confirm(verdict, sample, runs, unit, status)
         if not confirmation.holds:
             status = WORDS[verdict.setting]["open"]
         reason += confirmation.reason
@@ -215,12 +217,15 @@ def _judge_theorem(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict
     obstacle = failures(arm)
     if obstacle:
         return replace(verdict, reason=obstacle)
-    has_to_be_above = check.op == "≥"
     metrics = [run.read(check.metric) for run in arm]
-    farthest = min if has_to_be_above else max
-    worst = farthest(metrics, key=lambda metric: metric.value)
-    holds = worst.value >= check.bound if has_to_be_above else worst.value <= check.bound
-    side = "above" if has_to_be_above else "below"
+    if check.op == "≥":
+        worst = min(metrics, key=lambda metric: metric.value)
+        holds = worst.value >= check.bound
+        side = "above"
+    else:
+        worst = max(metrics, key=lambda metric: metric.value)
+        holds = worst.value <= check.bound
+        side = "below"
     reason = (
         f"The worst of {plural(verdict.n, 'run')} has {number(worst.value)}, "
         f"{'' if holds else 'not '}at or {side} {number(check.bound)}; tested in {check.test}."
@@ -228,7 +233,7 @@ def _judge_theorem(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict
     status = "holds" if holds else "fails"
     verdict = replace(verdict, status=status, reason=reason, ours=worst.value, unit=worst.unit)
     if worst.value == check.bound == 0 and claim.value is not None:
-        # a count that is off by nothing is the paper's
+        # The metric is the deviation from the paper's value: without one, ours is the paper's.
         return replace(verdict, ours=claim.value, unit=claim.unit)
     return verdict
 
@@ -236,13 +241,14 @@ def _judge_theorem(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict
 def _judge_count(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict:
     """Judge a count, such as the parameters of a network that is built and not trained.
 
-    Each record at paper scale has to have it.
+    Every record at paper scale has to show the paper's count, within the tolerance.
     """
     sample = pick(claim, check, runs, "paper")
     (arm,) = sample.runs_of_arms
     verdict = _open_exact(claim, arm, name)
-    obstacle = "" if arm else "Nothing has been counted at paper scale yet."
-    obstacle = obstacle or missing(claim, sample, runs, "paper")
+    if not arm:
+        return _waiting(verdict, "Nothing has been counted at paper scale yet.")
+    obstacle = missing(claim, sample, runs, "paper")
     if obstacle:
         return _waiting(verdict, obstacle)
     obstacle = failures(arm)
@@ -260,7 +266,10 @@ def _judge_count(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict:
 
 
 def _open_exact(claim: Claim, arm: Sequence[Run], name: str) -> Verdict:
-    """Return the open verdict on a theorem or count. What two scales drew alike counts once."""
+    """Return the verdict on a theorem or a count before anything is decided.
+
+    ``n`` counts a configuration and seed once, even where both scales have a record of it.
+    """
     at_cpu_scale = any(run.records[0].trial.scale == "cpu" for run in arm)
     return Verdict(
         claim,
@@ -290,7 +299,7 @@ def _judge_parts(claim: Claim, check: AtLeast, runs: Runs, scale: Scale, name: s
         parts.append(_judge(claim, part, runs, scale, label))
     verdict = _together(claim, parts, name)
     verdict = replace(verdict, lost=total - number_failing(parts) < needed)
-    decision = _of_parts(verdict, needed)
+    decision = _decide_parts(verdict, needed)
     reason = decision.reason
     for part, clash in check.errata.items():
         reason += f" Left out, since the paper's own numbers contradict it: {part} ({clash})."
@@ -324,41 +333,44 @@ def _together(claim: Claim, parts: Sequence[Verdict], name: str) -> Verdict:
     )
 
 
-def _of_parts(verdict: Verdict, needed: int) -> Decision:
-    """Return the word of a claim that needs so many of its parts, and why.
+def _decide_parts(verdict: Verdict, needed: int) -> Decision:
+    """Decide a claim of several parts, of which ``needed`` have to hold, and say why.
 
-    "Contradicted" and "opposite order" are words for most of the parts, those of parts
-    included; less holds, or fails, in part.
+    A lost claim is contradicted if more than half of its single checks are, those of nested
+    parts included. Otherwise it holds in part if more parts hold than fail, and fails in part
+    if not.
     """
     parts, words = verdict.parts, WORDS[verdict.setting]
     failing = [part.name for part in parts if part.fails]
     waiting = [part.name for part in parts if part.status in GROUPS[NOT_RUN]]
-    neither = [*HELD, *GROUPS[NOT_RUN]]
-    undecided = [p.name for p in parts if not p.fails and p.status not in neither]
-    held, counts = number_of(HELD, parts), tally(parts)
+    undecided = []
+    for part in parts:
+        if not part.fails and part.status not in (*HELD, *GROUPS[NOT_RUN]):
+            undecided.append(part.name)
+    held = number_of(HELD, parts)
+    counts = tally(parts)
     reason = f"{counts[0].upper()}{counts[1:]}; the claim needs {needed}"
     if held >= needed:
         return Decision(words["for"], f"{reason}.")
     if verdict.lost:
-        single = list(_single(parts))
-        if 2 * number_of(AGAINST, single) > len(single):
+        leaf_verdicts = list(_leaf_verdicts(parts))
+        if 2 * number_of(AGAINST, leaf_verdicts) > len(leaf_verdicts):
             status = words["against"]
         else:
             status = "holds in part" if held > len(failing) else "fails in part"
         return Decision(status, f"{reason}; against it: {_few(failing)}.")
     if held:
-        undecided = waiting + undecided
-        return Decision("holds in part", f"{reason}; not decided: {_few(undecided)}.")
+        return Decision("holds in part", f"{reason}; not decided: {_few(waiting + undecided)}.")
     if waiting:
         return Decision("waiting", f"{reason}; not run: {_few(waiting)}.")
     return Decision(words["open"], f"{reason}; undecided: {_few(undecided)}.")
 
 
-def _single(parts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """Yield the verdicts that no parts stand behind."""
+def _leaf_verdicts(parts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Yield the verdicts on the single checks, those of nested parts included."""
     for part in parts:
         if part.parts:
-            yield from _single(part.parts)
+            yield from _leaf_verdicts(part.parts)
         else:
             yield part
 

@@ -172,11 +172,11 @@ def real_sets(stems: Sequence[str], scale: Scale) -> list[str]:
 
 def clone(stems: Sequence[str], to: Path) -> None:
     """Clone the last commit of this checkout, with the records of these papers alone."""
-    kept = ["/*", "!/results/*", *(f"/results/{stem}/" for stem in stems)]
+    patterns = ["/*", "!/results/*", *(f"/results/{stem}/" for stem in stems)]
     commands = [
         (ROOT, "clone", "--quiet", "--depth=1", "--no-checkout", ROOT.as_uri(), str(to)),
         (to, "remote", "remove", "origin"),
-        (to, "sparse-checkout", "set", "--no-cone", *kept),
+        (to, "sparse-checkout", "set", "--no-cone", *patterns),
         (to, "checkout", "--quiet"),
     ]
     for folder, *words in commands:
@@ -213,14 +213,14 @@ class Parts(io.RawIOBase):
         return True
 
     def write(self, content: bytes) -> int:
-        rest = memoryview(content)
-        while rest:
+        remainder = memoryview(content)
+        while remainder:
             if self._part is None or self._free == 0:
                 self._next()
-            length = len(rest) if self.size is None else min(self._free, len(rest))
-            self._part.write(rest[:length])
+            length = len(remainder) if self.size is None else min(self._free, len(remainder))
+            self._part.write(remainder[:length])
             self._free -= length
-            rest = rest[length:]
+            remainder = remainder[length:]
         return len(content)
 
     def _next(self) -> None:
@@ -294,8 +294,8 @@ def results_in(folder: Path) -> Path:
     """
     below = sorted(path for path in folder.glob("*") if path.is_dir())
     for parent in (folder, *below):
-        for place in (f"{UNPACKED}/capsules/results", "results", ""):
-            results = parent / place
+        for name in (f"{UNPACKED}/capsules/results", "results", ""):
+            results = parent / name
             if any(any(results.glob(f"{stem}/*/*.json")) for stem in papers.WITH_TRIALS):
                 return results
     raise UserError(f"There are no records in {folder}: name the folder that run.sh is in.")

@@ -235,8 +235,8 @@ def _expected(plan: Plan) -> str:
     if time.unknown == len(plan.todo):
         return f"No record tells how long they take on {crew}."
     memory = max(e.memory or 0 for e in plan.estimates.values())
-    each = f", at most {decimal(memory)} each" if memory else ""
-    return f"Expected on {crew}: {time_and_basis(time)}{each}."
+    memory_text = f", at most {decimal(memory)} each" if memory else ""
+    return f"Expected on {crew}: {time_and_basis(time)}{memory_text}."
 
 
 def describe(estimate: Estimate) -> str:
@@ -261,9 +261,9 @@ def basis_of(time: Total) -> str:
 
 def time_and_basis(time: Total) -> str:
     """Return a time, its range, what it rests on, and how many trials are not in it."""
-    known = time._replace(bases=Counter(time.bases))
-    known.bases.pop(UNKNOWN.basis, None)
-    text = f"{time_and_range(time)}, {basis_of(known)}"
+    estimated = time._replace(bases=Counter(time.bases))
+    estimated.bases.pop(UNKNOWN.basis, None)
+    text = f"{time_and_range(time)}, {basis_of(estimated)}"
     if time.unknown:
         text += f"; {time.unknown} without an estimate come on top"
     return text
@@ -306,8 +306,8 @@ def label_of(trials: Iterable[Trial]) -> str:
 
 def _few(names: Sequence[str], most: int = 3) -> str:
     """Return the first of some names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
+    count_text = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{count_text}"
 
 
 def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) -> Iterator[str]:
@@ -325,11 +325,11 @@ def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) ->
     if choice.begun:
         yield "The time that is left begins this, and checkpoints keep what is done:"
         yield from group_lines([choice.begun], trials)
-    left = [group for group in choice.left if group is not choice.begun]
-    if left:
+    groups_left = [group for group in choice.left if group is not choice.begun]
+    if groups_left:
         claims = {claim for group in choice.left for claim in group.claims}
         yield f"Left out, {plural(len(claims), 'claim')} in all; the best of them:"
-        yield from group_lines(left[:most], trials)
+        yield from group_lines(groups_left[:most], trials)
 
 
 def plan_lines(
@@ -346,14 +346,14 @@ def plan_lines(
         return
     crew = Crew.on(plan.devices)
     choice = choose(waiting.bundles, costs, math.inf, lambda estimates: crew)
-    rest = {trial.key: trial for trial in plan.todo}
+    remaining = {trial.key: trial for trial in plan.todo}
     if choice.groups:
         yield HEAD
         yield from group_lines(choice.groups, waiting.trials)
         for key in choice.trials:
-            rest.pop(key, None)
+            remaining.pop(key, None)
     by_experiment: dict[tuple[str, str], list[Trial]] = {}
-    for trial in rest.values():
+    for trial in remaining.values():
         by_experiment.setdefault((trial.paper, trial.experiment), []).append(trial)
     for trials in by_experiment.values():
         time = total([plan.estimates[trial.key] for trial in trials], *crew)

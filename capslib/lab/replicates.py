@@ -16,7 +16,7 @@ FAILED: tuple[Exit, ...] = ("nan", "oom", "error")
 
 
 def one_budget(record: Record) -> int:
-    """Return 1: every record is one of its scale's own."""
+    """Return 1, the budget of a record where none has twice its epochs."""
     return 1
 
 
@@ -40,12 +40,11 @@ class Runs:
             if record.exit not in ("ok", *FAILED):
                 continue
             trial = record.trial
-            budgets = [budget(record)]
-            if budgets == [0]:
+            times = budget(record)
+            if times == 0:
                 self.left_out[trial.paper, trial.experiment] += 1
                 continue
-            if budgets == [1] and stopped_itself(record):
-                budgets = [1, 2]
+            budgets = (1, 2) if times == 1 and stopped_itself(record) else (times,)
             for number in budgets:
                 arm = trial.paper, trial.experiment, trial.scale, arm_of(record), number
                 self._arms.setdefault(arm, {})[record.key] = record
@@ -55,8 +54,8 @@ class Runs:
     ) -> list[Run]:
         """Return the selected runs by seed.
 
-        Of several arms the records of a seed are one run, once all of them are there. With
-        ``single`` each record is a run of its own.
+        Of several arms, a run holds one record of each with the same seed; a seed that lacks an
+        arm is left out. With ``single`` each record is a run of its own.
         """
         runs: list[Run] = []
         for scale in scales:
@@ -69,16 +68,20 @@ class Runs:
             if single or len(arms) == 1:
                 runs += [Run((record,)) for record in records]
             else:
-                runs += _one_a_seed(records, len(arms))
+                runs += _run_of_each_seed(records, len(arms))
         return runs
 
 
-def _one_a_seed(records: Sequence[Record], arms: int) -> list[Run]:
-    """Return a run for each seed that has records of so many arms."""
-    seeds: dict[int, dict[str, Record]] = {}
+def _run_of_each_seed(records: Sequence[Record], arm_count: int) -> list[Run]:
+    """Return a run for each seed that has records of ``arm_count`` arms."""
+    by_seed: dict[int, dict[str, Record]] = {}
     for record in records:
-        seeds.setdefault(record.trial.seed, {})[arm_of(record)] = record
-    return [Run(tuple(seed.values())) for seed in seeds.values() if len(seed) == arms]
+        by_seed.setdefault(record.trial.seed, {})[arm_of(record)] = record
+    runs = []
+    for by_arm in by_seed.values():
+        if len(by_arm) == arm_count:
+            runs.append(Run(tuple(by_arm.values())))
+    return runs
 
 
 def arm_of(record: Record) -> str:

@@ -11,18 +11,18 @@ from statistics import fmean
 from capslib.data.registry import SETS
 from capslib.lab.ledger import Claim, number, plural
 from capslib.lab.replicates import FAILED, Run, Runs
-from capslib.papers.check import DIFFERENCES, Check, Select
+from capslib.papers.check import Check, Select
 from capslib.papers.experiment import DataFingerprint, Scale
 
 SHARES = {"fraction": 1.0, "percent": 100.0}
-"""What the whole is, in each unit of shares."""
+"""The value of a whole, in each unit of shares."""
 
 
 @dataclass(frozen=True)
 class Unit:
     """The unit of a verdict, and the factor to it from the records' unit.
 
-    ``clash`` says why there is none.
+    ``clash`` says why the records give no unit; it is empty where they do.
     """
 
     name: str
@@ -39,15 +39,19 @@ class Sample:
 
     @functools.cached_property
     def pairs(self) -> list[tuple[Run, ...]]:
-        """The runs of each seed with which all arms have the metric, in the order of the
-        seeds.
+        """The runs of each seed, one of each arm, in the order of the seeds.
+
+        A seed counts only where every arm has a run that ended well and has the metric.
         """
-        by_seed = []
+        runs_by_seed = []
         for arm in self.runs_of_arms:
             measured = [run for run in arm if run.exit == "ok" and run.read(self.check.metric)]
-            by_seed.append({run.seed: run for run in measured})
-        seeds = set.intersection(*map(set, by_seed))
-        return [tuple(arm[seed] for arm in by_seed) for seed in sorted(seeds)]
+            runs_by_seed.append({run.seed: run for run in measured})
+        common_seeds = set.intersection(*map(set, runs_by_seed))
+        pairs = []
+        for seed in sorted(common_seeds):
+            pairs.append(tuple(by_seed[seed] for by_seed in runs_by_seed))
+        return pairs
 
     @property
     def failed(self) -> list[Run]:
@@ -100,9 +104,11 @@ def keys(runs: Iterable[Run]) -> tuple[str, ...]:
 
 
 def unit_of(claim: Claim, sample: Sample) -> Unit:
-    """Return the unit of the claim, if the records have that or a share of it.
+    """Return the unit of the verdict, and the factor to it from the records' unit.
 
-    Differences of arms stay in the records' unit.
+    A difference of arms keeps the records' unit; percentages become points. One arm has the
+    claim's unit where both units are shares. Else a comparison keeps the records' unit, and a
+    value has the claim's. A share and another unit clash for a value.
     """
     check = sample.check
     metrics = [run.read(check.metric) for run in sample.runs]
@@ -112,7 +118,7 @@ def unit_of(claim: Claim, sample: Sample) -> Unit:
         return Unit("", clash=f"The records give {check.metric} in different units: {listed}.")
     unit = units[0] if units else claim.unit
     if check.compares_arms:
-        return Unit(DIFFERENCES["percent"] if unit == "percent" else unit)
+        return Unit("points" if unit == "percent" else unit)
     if unit in SHARES and claim.unit in SHARES:
         return Unit(claim.unit, SHARES[claim.unit] / SHARES[unit])
     if check.op != "≈":
@@ -172,14 +178,15 @@ def failures(runs: Sequence[Run]) -> str:
     for end in FAILED:
         failed = [run for run in runs if run.exit == end]
         if failed:
-            ends.append(f"{seeds(failed)} ended in {end}")
+            ends.append(f"{seed_list(failed)} ended in {end}")
     return f"Failed replicates: {'; '.join(ends)}." if ends else ""
 
 
 def unlearned(sample: Sample, *, decides: bool = True) -> str:
-    """Return which networks have not learned, or break a limit; empty where all are fit.
+    """Return why networks of a sample are unfit to judge by; empty where all are fit.
 
-    With ``decides=False`` nothing is to be decided, and a network only must not guess.
+    ``decides=False``, for a value that is only measured, asks only that no network guesses. The
+    limits of :attr:`Select.at_most` stay.
     """
     reasons: dict[str, None] = {}
     selects = sample.check.selects
@@ -194,8 +201,11 @@ def unlearned(sample: Sample, *, decides: bool = True) -> str:
     return f"Decides nothing: {'; '.join(reasons)}." if reasons else ""
 
 
-def seeds(runs: Sequence[Run]) -> str:
-    """Return ``seeds 0, 3``; ``4 runs with seeds 0, 3`` where two arms have the same seeds."""
+def seed_list(runs: Sequence[Run]) -> str:
+    """Return the seeds of runs as text: ``seeds 0, 3``.
+
+    Where two arms have the same seeds, it is ``4 runs with seeds 0, 3``.
+    """
     numbers = sorted({run.seed for run in runs})
     text = f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     return f"{len(runs)} runs with {text}" if len(runs) > len(numbers) else text
@@ -207,25 +217,28 @@ def seeds(runs: Sequence[Run]) -> str:
 def whole(data: DataFingerprint) -> bool:
     """Return whether a data set has all of the paper's examples, and no others.
 
-    The publisher's own, or every one of them made smaller.
+    They may be the publisher's own examples, or all of them made smaller.
     """
     return data.complete or (data.name in SETS and data.sha256 in SETS[data.name].whole)
 
 
 def sources(runs: Sequence[Run]) -> dict:
-    """Return the fields of a verdict on these runs that say what it rests on.
+    """Return the fields of a verdict that say which records and data it rests on.
 
-    They are the keys of the records, how their data differ from the originals, and whether they
-    train capsules.
+    ``records`` has the keys of the records. ``derived`` says how their data differ from the
+    originals, and ``partial`` whether any data set is not the paper's whole one. ``baseline``
+    says that no record trains a capsule network.
     """
     records = [record for run in runs for record in run.records]
     differences = set()
     partial = False
-    for data in (data for record in records for data in record.data):
-        partial = partial or not whole(data)
-        if data.deviations or not data.complete:
-            texts = [text.strip().rstrip(".").replace(";", ",") for text in data.deviations]
-            differences.add(f"{data.name}: {', '.join(texts) or 'incomplete'}")
+    for record in records:
+        for data in record.data:
+            if not whole(data):
+                partial = True
+            if data.deviations or not data.complete:
+                texts = [text.strip().rstrip(".").replace(";", ",") for text in data.deviations]
+                differences.add(f"{data.name}: {', '.join(texts) or 'incomplete'}")
     return {
         "records": tuple(record.key for record in records),
         "derived": "; ".join(sorted(differences)),

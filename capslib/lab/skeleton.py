@@ -142,11 +142,11 @@ def _files(root: Path, fields: dict[str, str]) -> Iterator[tuple[Path, str]]:
         if path.exists():
             raise UserError(f"{path} exists already: move it away, or give another stem.")
         yield path, _filled(name, fields)
-    for name, (target, place) in SHARED.items():
+    for name, (target, end_of) in SHARED.items():
         path = root / target
         try:
             text = path.read_text(encoding="utf-8")
-            end = place(text)
+            end = end_of(text)
         except FileNotFoundError:
             raise UserError(
                 f"There is no {path}: `capslib new` writes into a checkout of the book. "

@@ -101,7 +101,7 @@ def leaders(values_of: Mapping[str, Sequence[float]]) -> set[str]:
     names = {best}
     for name, seeds in values_of.items():
         pairs = zip(values_of[best], seeds, strict=True)
-        ends = interval([one - other for one, other in pairs])
+        ends = interval([first - second for first, second in pairs])
         if ends is None or ends[0] <= 0 <= ends[1]:
             names.add(name)
     return names

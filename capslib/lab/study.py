@@ -191,16 +191,16 @@ class Study:
 
         best = max(tallies, key=merit)
         if self.is_complete:
-            place = "In small CapsNets"
+            scope = "In small CapsNets"
         else:
             sets = listed([title(data) for data in self.data_sets])
             routings = plural(len(tallies), "routing")
-            place = f"So far, of {routings} in small CapsNets on {sets}"
+            scope = f"So far, of {routings} in small CapsNets on {sets}"
         if merit(best)[0] > 0:
-            sentences = f"{place}, take {label(best)}: against no routing it {tallies[best]}."
+            sentences = f"{scope}, take {label(best)}: against no routing it {tallies[best]}."
         else:
             reason = "against no routing, each loses at least as often as it wins"
-            sentences = f"{place}, none pays: {reason}."
+            sentences = f"{scope}, none pays: {reason}."
         if cnn:
             sentences += f" A CNN of the same size {cnn}."
         return sentences
@@ -233,8 +233,8 @@ def chosen_runs(
             runs = {}
             for record in records:
                 rate = record.config["learning_rate"]
-                place = record.config["data"], name_of(record.config)
-                if place == (data, network) and rate == rates[place]:
+                network_on_data = record.config["data"], name_of(record.config)
+                if network_on_data == (data, network) and rate == rates[network_on_data]:
                     runs[record.trial.seed] = record
             chosen.setdefault(data, {})[network] = [runs[seed] for seed in seeds]
     return chosen
@@ -278,7 +278,7 @@ def compared(values_of: Mapping[str, Sequence[float]], yardstick: str) -> dict[s
         if network == yardstick:
             continue
         pairs = zip(numbers, values_of[yardstick], strict=True)
-        ends = interval([number - other for number, other in pairs])
+        ends = interval([number - baseline for number, baseline in pairs])
         if ends is None or ends[0] <= 0 <= ends[1]:
             words[network] = "undecided"
         else:
@@ -297,13 +297,13 @@ def leading(values_of: Mapping[str, Sequence[float]]) -> str:
     if not values_of:
         return frames.MISSING
     best = leaders(values_of)
-    first, *others = sorted(best, key=lambda name: -fmean(values_of[name]))
-    if others and len(best) == len(values_of):
+    first, *rivals = sorted(best, key=lambda name: -fmean(values_of[name]))
+    if rivals and len(best) == len(values_of):
         return "no clear leader"
     leader = f"{label(first)} {fmean(values_of[first]):.1f}"
-    if len(others) > 2:
-        return f"{leader} or {len(others)} others"
-    return " or ".join([leader, *map(label, others)])
+    if len(rivals) > 2:
+        return f"{leader} or {len(rivals)} others"
+    return " or ".join([leader, *map(label, rivals)])
 
 
 def label(network: str) -> str:

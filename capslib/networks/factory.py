@@ -91,17 +91,17 @@ def create_network(
     if "shape" not in parameters and "image_shape" not in parameters:
         raise UserError(f"{name} takes no images: build {make.__module__}.{make.__name__}")
     _check_options(name, options)
-    given = dict(_DEPTH.get(name, {}))
+    arguments = dict(_DEPTH.get(name, {}))
     if size == "small" and name in SMALL:
         kernel = min(9, max(3, min(shape[1:]) // 3))
-        given = SMALL[name](kernel)
+        arguments = SMALL[name](kernel)
     count = _CLASSES.get(name, "classes")
     if count in parameters:
-        given[count] = classes
+        arguments[count] = classes
     elif classes != 2:
         raise UserError(f"{name} has two classes, normal and anomalous, not {classes}")
     try:
-        network = make(tuple(shape), **given | options)
+        network = make(tuple(shape), **arguments | options)
     except ValueError as error:
         raise UserError(f"{name}: {error}") from None
     return start_on_first_batch(network)

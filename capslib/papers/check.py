@@ -25,7 +25,8 @@ DIFFERENCES = {"fraction": "difference of fractions", "percent": "points"}
 GUESSING = 0.5
 """A network that is right on fewer of its training images guesses or died."""
 
-Side = Literal["for", "against", "open"]
+Answer = Literal["for", "against", "open"]
+"""What an interval says to a claim."""
 
 
 class Measured(Protocol):
@@ -46,7 +47,7 @@ class Quantity:
     name: str
     measure: Callable[[Measured], Metric | None]
     sides: tuple[str | Quantity, ...] = ()
-    """The two quantities that it is the difference of, where it is one."""
+    """The two quantities whose difference this is; empty where it is no difference."""
     note: Callable[[Sequence[Measured]], str] = lambda records: ""
     """What a reader has to know of records beside the number: that a score is inverted."""
 
@@ -55,7 +56,10 @@ class Quantity:
 
 
 def at_the_end(curve: str) -> Quantity:
-    """Return the last point of a curve, where the metric of its name is of another moment."""
+    """Return a quantity: the last point of a curve.
+
+    Use it where the metric of the same name was measured at another moment of the training.
+    """
 
     def last(record: Measured) -> Metric:
         return record.metrics[curve].model_copy(update={"value": record.series[curve][-1]})
@@ -66,9 +70,9 @@ def at_the_end(curve: str) -> Quantity:
 def difference(
     first: str | Quantity, second: str | Quantity, name: str = "", size: bool = False
 ) -> Quantity:
-    """Return by how much one quantity of a record lies above another.
+    """Return a quantity: ``first − second`` in one record, or its absolute value with ``size``.
 
-    With ``size`` it is how far they lie apart.
+    A record that lacks either of them has no such quantity.
     """
 
     def lead(record: Measured) -> Metric | None:
@@ -164,15 +168,18 @@ class Select:
         return self.experiment if self.experiment != rival.experiment else ""
 
     def unfit(self, record: Measured, *, decides: bool = True) -> list[str]:
-        """Return why a record decides nothing; if nothing is to be decided, why it counts for
-        nothing.
+        """Return why the networks of a record are unfit to judge by; empty where they are fit.
+
+        They have to reach the floor ``learned``, and each metric of ``at_most`` its limit or
+        less; a missing metric is unfit. ``decides=False`` lowers the floor to ``GUESSING``.
         """
         reasons = []
-        learned = training_accuracy(record) or 0.0
+        accuracy = training_accuracy(record) or 0.0
         floor = self.learned if decides else min(self.learned, GUESSING)
-        if learned < floor:
+        if accuracy < floor:
             reasons.append(
-                f"did not learn (training accuracy {learned:.0%}, and the floor is {floor:.0%})"
+                f"did not learn (training accuracy {accuracy:.0%}, "
+                f"and the floor is {floor:.0%})"
             )
         for name, limit in self.at_most.items():
             metric = record.metrics.get(name)
@@ -192,14 +199,15 @@ BOTH_SCALES: tuple[Scale, ...] = ("cpu", "paper")
 class Check:
     """Ask how the mean of a metric compares with a bound, or with the paper's value.
 
-    Of one arm it is the metric itself. Of two it is the difference, paired by seed; of four it
-    is the difference of two differences, (1st − 2nd) − (3rd − 4th).
+    One arm gives the metric itself. Two arms give their difference, paired by seed. Four arms
+    give the difference of two differences, (1st − 2nd) − (3rd − 4th).
 
-    ``≈`` asks whether the mean is the value that the claim has in the ledger. Of one arm, ``>``
-    and ``<`` ask whether the 95 % interval of the mean lies beyond ``bound`` by more than
-    ``margin``, and ``≥`` and ``≤`` whether it reaches it. Of several arms, ``>`` asks whether
-    the first is ahead by more than ``margin``, and ``<`` the same of a metric whose smaller
-    values are better. With a negative margin, being that much behind counts as equal.
+    ``≈`` asks whether the mean is the value that the claim has in the ledger. The other
+    operators ask where its 95 % interval lies. For one arm, ``>`` and ``<`` ask whether it lies
+    beyond ``bound`` by more than ``margin``; with ``≥`` and ``≤`` it may touch that edge. For
+    several arms, ``>`` asks whether the first leads by more than ``margin``. ``<`` asks the
+    same of a metric whose smaller values are better. With a negative margin, being that much
+    behind counts as equal.
 
     A check with a ``test`` asks for a theorem: every record has to keep to ``bound``.
     """
@@ -210,10 +218,10 @@ class Check:
     bound: float = 0.0
     margin: float = 0.0
     refuted_at: float | Literal["bound"] | None = "bound"
-    """What a mean lies beyond, on the other side, if it speaks against the claim.
+    """The value that refutes the claim: an interval wholly on its wrong side speaks against it.
 
-    Where ``bound`` is ours and not the paper's, it is a number of the paper, or None: then no
-    mean speaks against the claim.
+    ``"bound"`` means ``bound``, or the edge that a negative ``margin`` gives. Where we chose
+    ``bound``, give a number of the paper, or None: then no interval speaks against the claim.
     """
     at_rest: tuple[Scale, ...] = ("cpu",)
     """The scales at which a decision has to stand after trainings of twice the budget.
@@ -299,20 +307,21 @@ class Check:
         side = "above" if self._direction > 0 else "below"
         return f"{side} {self._edge * factor:.4g}"
 
-    def decide(self, low: float, high: float, factor: float = 1) -> Side:
-        """Return on which side of the bound an interval lies.
+    def decide(self, low: float, high: float, factor: float = 1) -> Answer:
+        """Return whether an interval speaks for the claim, against it, or leaves it open.
 
-        Between bound and margin is open.
+        It speaks for the claim where all of it lies beyond the bound with its margin. It speaks
+        against it where all of it lies on the wrong side of ``refuted_at``.
         """
         direction = self._direction
-        nearest, farthest = (low, high) if direction > 0 else (high, low)
-        lead = direction * (nearest - self._edge * factor)
-        if lead > 0 or (lead == 0 and self.op in ("≥", "≤")):
+        weakest, strongest = (low, high) if direction > 0 else (high, low)
+        excess = direction * (weakest - self._edge * factor)
+        if excess > 0 or (excess == 0 and self.op in ("≥", "≤")):
             return "for"
         limit = self.refuted_at
         if limit == "bound":
             limit = self._edge if self.margin < 0 else self.bound
-        is_refuted = limit is not None and direction * (farthest - limit * factor) < 0
+        is_refuted = limit is not None and direction * (strongest - limit * factor) < 0
         return "against" if is_refuted else "open"
 
     @property

@@ -146,8 +146,8 @@ def arms(scale: Scale) -> Iterator[Arm]:
         settings = itertools.product(DATA, networks(), RATES)
     for data, name, rate in settings:
         if scale == "smoke":
-            like = "smallnorb" if data == "toys" else "mnist"
-            recipe = recipe_of(name, like, rate).model_copy(update={"data": data})
+            real_data = "smallnorb" if data == "toys" else "mnist"
+            recipe = recipe_of(name, real_data, rate).model_copy(update={"data": data})
         else:
             recipe = recipe_of(name, data, rate)
         yield Arm(f"{data}/{name}/{rate:g}", recipe, ComparisonOptions())
@@ -196,10 +196,10 @@ def run(arm: Arm, context: Context) -> Outcome:
     at_equal_steps = trained[recipe.measured_after[0]]
     network, splits = at_equal_steps.network, at_equal_steps.splits
     options: ComparisonOptions = arm.options
-    some = splits["test"].some(options.changed)
-    metrics |= unseen(recipe, network, some, options)
-    metrics |= negated(recipe, network, some)
-    metrics |= couplings(recipe, network, some)
+    examples = splits["test"].some(options.changed)
+    metrics |= unseen(recipe, network, examples, options)
+    metrics |= negated(recipe, network, examples)
+    metrics |= couplings(recipe, network, examples)
     metrics |= attacked(recipe, network, splits["test"].some(options.attacked), options)
     batch = splits["train"][: recipe.batch_size]
     metrics |= cost(recipe, network, batch, options.timed)
@@ -266,7 +266,7 @@ def negated(
     """
     import torch
 
-    right, same = 0, 0
+    right, agreeing = 0, 0
     with torch.no_grad():
         for inputs, labels in examples.batches(recipe.BATCH_OF_TEST):
             x = recipe.seen(inputs)
@@ -274,9 +274,9 @@ def negated(
                 recipe.scores(network, images).argmax(dim=-1) for images in (x, -x)
             )
             right += int((of_negative == labels).sum())
-            same += int((of_negative == of_x).sum())
+            agreeing += int((of_negative == of_x).sum())
     count = len(examples.labels)
-    values = {"negated_accuracy": right / count, "negated_agreement": same / count}
+    values = {"negated_accuracy": right / count, "negated_agreement": agreeing / count}
     return in_unit(values, count, "fraction")
 
 
@@ -386,10 +386,10 @@ def cost(
     The peak memory of the whole trial is in its record.
     """
     seconds = statistics.median(seconds_of_steps(recipe, network, batch, timed))
-    kept = bytes_for_gradient(recipe, network, batch)
+    memory = bytes_for_gradient(recipe, network, batch)
     return {
         "seconds_of_step": Metric(value=seconds, n=timed, unit="seconds"),
-        "bytes_for_gradient": Metric(value=kept, n=len(batch.labels), unit="bytes"),
+        "bytes_for_gradient": Metric(value=memory, n=len(batch.labels), unit="bytes"),
     }
 
 
@@ -480,17 +480,17 @@ def chosen_rates(
     metric = f"held_out_accuracy_at_{budget}"
     accuracy: dict[tuple[str, str], dict[float, dict[int, float]]] = {}
     for run in runs:
-        place = run.config["data"], name_of(run.config)
+        network = run.config["data"], name_of(run.config)
         value = run.metrics[metric].value if metric in run.metrics else 0.0
-        by_rate = accuracy.setdefault(place, {rate: {} for rate in RATES})
+        by_rate = accuracy.setdefault(network, {rate: {} for rate in RATES})
         rate = run.config["learning_rate"]
         if rate in by_rate and run.trial.seed in seeds:
             by_rate[rate][run.trial.seed] = value
     chosen = {}
-    for place, by_rate in accuracy.items():
+    for network, by_rate in accuracy.items():
         if all(len(by_seed) == len(seeds) for by_seed in by_rate.values()):
             means = {r: statistics.fmean(by_seed.values()) for r, by_seed in by_rate.items()}
-            chosen[place] = max(sorted(means), key=means.__getitem__)
+            chosen[network] = max(sorted(means), key=means.__getitem__)
     return chosen
 
 

@@ -109,14 +109,14 @@ class ComparisonRecipe(Recipe):
 
         with torch.device("meta"):
             capsules = self.model_copy(update={"network": "capsnet", "routing": "dynamic"})
-            wanted = number_of_parameters(capsules.build(shape, classes))
-            one, two = (
+            target = number_of_parameters(capsules.build(shape, classes))
+            with_one, with_two = (
                 number_of_parameters(
                     create_network("cnn", shape, classes, sizes=(16, 32, hidden))
                 )
                 for hidden in (1, 2)
             )
-        return (16, 32, max(1, round((wanted - one) / (two - one)) + 1))
+        return (16, 32, max(1, round((target - with_one) / (with_two - with_one)) + 1))
 
     def scores(self, network: nn.Module, inputs: Tensor) -> Tensor:
         """Return activations [N, C] in 0…1; those of the CNN are the logistic of its logits."""

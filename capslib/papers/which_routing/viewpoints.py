@@ -50,8 +50,8 @@ class ViewpointRecipe(ComparisonRecipe):
     @property
     def train_size(self) -> int:
         """The number of training images: a third of those that are not held out."""
-        whole = self.model_copy(update={"images": 0})
-        size = super(ViewpointRecipe, whole).train_size // 3
+        unlimited = self.model_copy(update={"images": 0})
+        size = super(ViewpointRecipe, unlimited).train_size // 3
         return min(size, self.images or size)
 
 
