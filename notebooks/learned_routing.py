@@ -101,8 +101,8 @@ SIMILARITY = plots.routing_color("similarity")
 # %% [markdown]
 # ## The discovery
 #
-# A parent capsule weighs the votes of its children. Similarity routing, one of the paper's two, should weigh near votes more than far ones: a kernel measures how near they are.
-# As released, it starts nearly blind ({numref}`fig-lr-start`). Its kernels are too narrow for most votes, and one weight, $\lambda_1 \approx 12$, flattens what they see. Wider kernels alone stay nearly as flat.
+# Each child capsule votes for the pose of its parent, and the parent takes a weighted mean. Similarity routing, one of the paper's two, should weigh votes near that mean more than far ones; its kernel falls with the distance.
+# As released, it starts nearly blind ({numref}`fig-lr-start`). Its kernels are too narrow for most votes, and a parameter $\lambda_1 \approx 12$ pulls all votes towards equal weight. Wider kernels alone stay nearly as flat.
 # Small networks on MNIST err on {measured}`variants:mnist/similarity/released_start:test_error` from the released start, and on {measured}`errors:mnist/similarity:test_error` from a steeper one.
 # The steep start differs in widths, in $\lambda$ and in the activation, so we cannot say which of these matters.
 
@@ -272,8 +272,8 @@ chapter.table("LR-W-3", names=names)
 # :test: tests/routing/test_consensus.py::test_every_start_is_what_the_plain_loops_say
 # ```
 #
-# Li et al. {cite:p}`li2008` weigh by distances and one entropy. Wang and Liu
-# {cite:p}`wang2018` have inner products, one divergence, and couplings over the parents. Faria has a kernel, a second divergence, and couplings over the children.
+# Two earlier objectives are similar. Li et al. {cite:p}`li2008` use distances and one entropy. Wang and Liu
+# {cite:p}`wang2018` use inner products, one divergence, and couplings that sum to one over the parents. Faria uses a kernel, a second divergence, and couplings that sum to one over the children.
 #
 # Full-size networks take the released start. Small networks take the steep one, because their training is short.
 #
@@ -591,7 +591,7 @@ frames.styled(settings)
 #
 # ### The softmax over the wrong axis
 #
-# The softmax runs over the *children*. Over the parents, as in RBA and EM routing, it is silently another algorithm. The single parent of the toy then takes all of every vote, whatever the weights.
+# The softmax runs over the *children*. A softmax over the parents, as in RBA and EM routing, gives another algorithm and no error message. The single parent of the toy then takes all of every vote, whatever the weights.
 # `couplings_sum_to_one` holds each routing to the axis that it declares. We know of no public code with this mistake.
 
 
@@ -657,7 +657,7 @@ plt.show()
 # %% [markdown]
 # ### Two references that mislead
 #
-# Table 3 quotes {theirs}`LR-T3-emorig-norb` for EM routing's authors, an error of stereo pairs, beside errors of single images. They do not compare.
+# Table 3 quotes {theirs}`LR-T3-emorig-norb` for EM routing's authors, an error on stereo pairs, beside errors on single images. The two cannot be compared.
 # And the release has [its own EM routing](https://github.com/Goncalo-Faria/learning-inner-consensus/blob/5b5096535c02cdbf1818b41e0a263aa556267644/models/coreimp/emRouting.py#L43-L62), with a normaliser that its author's comment calls wrong.
 #
 # ## Beyond the paper
@@ -689,8 +689,8 @@ for axis, (data, routing) in zip(axes.flat, panels, strict=True):
 plt.show()
 
 # %% [markdown]
-# No change is decided. With the LSTM every interval contains zero; with the kernel one network of Table 3 has not learned.
-# The released and the wide start make many more errors, and none of their networks has learned.
+# We cannot tell whether any of these changes matters. With the LSTM every interval contains zero; with the kernel one network of Table 3 has not learned.
+# From the released and the wide start the kernel errs far more, and none of these networks has learned.
 #
 # ### Can these routings tell votes from their negatives?
 #
@@ -709,7 +709,7 @@ columns = ["poses of v plus those of −v, in mean lengths", "change of activati
 frames.table(rows, columns)
 
 # %% [markdown]
-# A bias breaks the symmetry of the poses in every routing. The activations of EM routing stay the same, as theorem 3 of {doc}`Negation and bias <negation_limitation>` says.
+# A bias breaks the symmetry of the poses in every routing that has it; the LSTM has none to break. The activations of EM routing stay the same, as theorem 3 of {doc}`Negation and bias <negation_limitation>` says.
 #
 # ### What does each routing cost?
 #
@@ -748,8 +748,8 @@ names = {"LR-X-params": "Parameters of the smallNORB network without its routing
 chapter.table("LR-X-params", names=names)
 
 # %% [markdown]
-# In a long training EM routing, RBA and the kernel run compiled; the LSTM has no compiled core. The time of the kernel was measured before it had one.
-# The kernel's routing has no matrix products, so the MFLOP leave it out.
+# In a long training EM routing, RBA and the kernel run compiled, and the LSTM does not. The kernel's time in the table is from before it could be compiled.
+# The column MFLOP counts matrix products and convolutions only, so it leaves out the kernel's routing, which has neither.
 #
 # ## Run it yourself
 #

@@ -294,7 +294,7 @@ frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.
 # ### Three theorems, one of them ours
 #
 # **Theorem 1.** Without a bias, a stack of RBA layers is odd: $f(-x) = -f(x)$. *Why:* the first $\mathbf s_j$ is linear in the votes, and the squash
-# is odd. The agreement $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$ stays the same when both its sides change their sign. So couplings are even and poses are odd, iteration by iteration and layer by layer.
+# is odd. The agreement $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$ stays the same when both its sides change their sign. So couplings are even (the same for $x$ and $-x$) and poses are odd, iteration by iteration and layer by layer.
 #
 # **Theorem 2.** Without a bias on the votes, EM routing has odd poses and even activations, for any
 # $\beta_u$, $\beta_a$, $\lambda$ and number of iterations. *Why:* negated votes negate $\boldsymbol\mu_j$ and change no squared distance.
@@ -410,7 +410,7 @@ plt.show()
 #
 # ### How deep can it be? (Tables 2 and 3)
 #
-# Does the symmetry stop deep networks? The network is a CapsNet with $n$ capsule layers, the primary and the class layer included.
+# Does the symmetry stop deep networks? The network is a CapsNet with $n$ capsule layers, the primary and the class layer included. It *trains* if it is right on more than half of the test images.
 
 # %% tags=["remove-cell"]
 depth_runs = session.run(STEM, "depth")
@@ -491,11 +491,9 @@ chapter.table(*names, names=names)
 
 
 # %% [markdown]
-# A network *trains* if it is right on more than half of the test images.
-#
 # * *RBA without a bias* agrees at every depth. Four and five layers stay near chance, after twice the training, too.
 # * *EM without a bias* agrees at five and six layers. With seven, one of three networks trains on MNIST, and two on Fashion-MNIST. Eight and nine stay near chance.
-#   On MNIST twice the training changes this for neither, though nine layers move by more than [our rule](/book/how_to_read.md#statistics) allows. Fashion-MNIST has no longer runs, so both depths are undecided.
+#   On MNIST, neither trains in twice the epochs, but nine layers move by more than [our rule](/book/how_to_read.md#statistics) allows and stay undecided. On Fashion-MNIST, a network of eight layers does train in twice the epochs, so eight are undecided; one of nine stays near chance.
 # * *With a bias* all our networks train. For seven EM layers on MNIST and eight on Fashion-MNIST, the seeds differ too much for a verdict.
 #
 # All this is from the paper's initial weights. {ref}`Other weights <negation-scale>` let deep networks train without a bias.
@@ -766,7 +764,7 @@ table = pd.DataFrame(columns, index=CONTROLS.values())
 frames.styled(table.rename_axis("start"))
 
 # %% [markdown]
-# **RBA: the scale decides.** From unit length, four and five layers train without a bias; with larger weights, four do. Such a network is exactly as symmetric as one whose signal fades.
+# **RBA: keeping up the signal is enough.** From unit length, four and five layers train without a bias; with larger weights, four do. Such a network is exactly as symmetric as one whose signal fades.
 # Networks that learn their bias from 0 train, too. A growing bias breaks the symmetry and keeps the signal, so this start cannot tell which of the two is needed.
 #
 # **EM: neither symmetry nor scale explains it.** Its signal keeps its length, and larger weights do not help. But similar inputs become unrelated on the way up, and deep networks that start in such chaos train badly {cite:p}`poole2016,schoenholz2017`.
@@ -774,7 +772,7 @@ frames.styled(table.rename_axis("start"))
 #
 # With one iteration no network trains, so the failure does not come from repeating the routing.
 #
-# So in small networks the symmetry alone stops neither routing. We have not trained a deep network of full size yet.
+# All of this is from small networks. We have not trained a deep network of full size yet.
 #
 # ### What is left to the symmetry
 #

@@ -137,10 +137,10 @@ def small_titles(axes: object) -> None:
 # ## The discovery
 #
 # Sparse capsules without labels generalise better, says the title {cite:p}`rawlinson2018`: they recognise more of affNIST than supervised capsules.
-# But the supervised network answers by itself and has never seen affNIST. The sparse encodings go to a support vector machine that *was fitted to affNIST*.
+# But the supervised network (SUPCAPS) answers by itself and has never seen affNIST. The sparse encodings go to a support vector machine that *was fitted to affNIST*.
 # We give all encodings the same machine ({numref}`fig-sp-alike`). In our small networks the order turns round: supervised encodings get {measured}`encodings:supcaps:affnist_a_raw`, sparse ones {measured}`encodings:sparse:affnist_a_raw`, and raw pixels, without any network, {measured}`controls:pixels:affnist_a_raw`.
 
-# %% mystnb={"figure": {"caption": "Who recognises affNIST if all are tested alike? Left: networks with labels, by themselves. Middle and right: a support vector machine on encodings, fitted to affNIST (a) or to MNIST (b). Open: paper. Filled: our small networks, the mean large and each seed small.", "name": "fig-sp-alike"}, "image": {"alt": "Three panels of accuracies on affNIST. Own answers: the CNN is ahead of SUPCAPS. Classifier fitted to affNIST: pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones; principal components lie between the last two. Classifier fitted to MNIST: SUPCAPS are far ahead of sparse and dense capsules."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Who recognises affNIST if all are tested alike? Left: networks with labels, by themselves. Middle and right: a support vector machine on encodings, fitted to affNIST (a) or to MNIST (b). Dense: every capsule reconstructs. Open: paper. Filled: our small networks, the mean large and each seed small.", "name": "fig-sp-alike"}, "image": {"alt": "Three panels of accuracies on affNIST. Own answers: the CNN is ahead of SUPCAPS. Classifier fitted to affNIST: pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones; principal components lie between the last two. Classifier fitted to MNIST: SUPCAPS are far ahead of sparse and dense capsules."}} tags=["hide-input"]
 PANELS = {"own answers": OWN, "fitted to affNIST (a)": A, "fitted to MNIST (b)": B}
 PRINTED = {
     ("cnn", OWN): "SP-T1-affnist-convnet",
@@ -176,8 +176,8 @@ plt.show()
 # %% [markdown]
 # ## The idea on a toy
 #
-# Sixteen capsules have some support each. A rank turns support into a mask: the first capsule counts in full, the next five less and less, the rest not at all ({numref}`fig-sp-mask`).
-# A capsule that always has less support than the rest draws nothing. *Lifetime boosting* notices, raises its gain step by step, and stops once it wins often enough.
+# Each of sixteen capsules has a *support*: how much of the layer below routing sends to it. Its rank by support sets its mask: the first capsule counts in full, the next five less and less, the rest not at all ({numref}`fig-sp-mask`).
+# A capsule that always has less support than the rest draws nothing. *Lifetime boosting* multiplies each support by a gain. It raises the gain of such a capsule step by step until the capsule ranks first often enough.
 
 # %% mystnb={"code_prompt_hide": "Code of the toy", "code_prompt_show": "Code of the toy", "figure": {"caption": "Who is heard, and who gets a turn? Left: support (bars) and mask (dots). Middle and right: gain and share of first ranks of a capsule with 0.7 of the others' support. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}, "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}} tags=["hide-input"]
 with seeded(3):
@@ -464,7 +464,7 @@ columns = {**ACTIVE, B: "affNIST (b) (%)", "affnist_a_masked": "masked (a) (%)"}
 percent_table(rows, columns)
 
 # %% [markdown]
-# ### Table 2: what others had
+# ### Table 2: published accuracies on affNIST
 #
 # The paper quotes these from other work; only the last row is its own. Ours stands below it, from small networks with classifier (a).
 
@@ -530,7 +530,7 @@ plt.show()
 chapter.table("SP-W-1", "SP-X-")
 
 # %% [markdown]
-# A capsule matters to a picture if leaving it out changes the pixels by a squared sum above a hundredth of the picture's own.
+# A capsule matters if the picture changes enough without it: the squared change must exceed a hundredth of the squared picture, both summed over pixels.
 # On average {measured}`encodings:dense:contributing` of sixteen matter in a dense network, and {measured}`encodings:sparse:contributing` in a sparse one.
 #
 # ### Figures 3 and 4: who is supported, and who comes first?
@@ -856,7 +856,7 @@ percent_table(rows)
 # %% [markdown]
 # ### Are sparse encodings harder to fool?
 #
-# FGSM attacks the encoder through a linear classifier of its masked encodings. No gradient passes through the ranks of a mask, so an attack may be partly blind.
+# The fast gradient sign method (FGSM) attacks the encoder through a linear classifier of its masked encodings. No gradient passes through the ranks of a mask, so an attack may be partly blind.
 # At the smallest step, ε = 0.02, accuracy is {measured}`attacks:sparse:attacked_0.02` on sparse encodings, {measured}`attacks:dense:attacked_0.02` on dense ones, and {measured}`attacks:cnn:attacked_0.02` with the CNN.
 
 # %% tags=["remove-cell"]
@@ -885,7 +885,7 @@ plt.show()
 # capslib run sparse_unsupervised --scale paper --device cuda
 # ```
 #
-# If you have the publisher's `test.mat`, put it into `DATA/affnist/`, and it is taken instead. {doc}`/book/costs` says what the paper's size takes, {doc}`/book/rerun` the rest and how to send a record.
+# If you have the publisher's `test.mat`, put it into `DATA/affnist/`; it replaces the generated images. {doc}`/book/costs` says what a run at the paper's size costs. {doc}`/book/rerun` describes everything else, including how to send a record.
 
 # %% [markdown]
 # ## Exercises

@@ -82,7 +82,7 @@ if study.scale == "smoke":
 # %% [markdown]
 # ## Does routing pay?
 #
-# A network is compared with the same capsules without routing: in each accuracy of the next table, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Between equals, chance alone gives one win and one loss in forty comparisons.
+# We compare each network with the same capsules without routing: in each row of the table under *Which network leads*, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Between equals, chance alone gives one win and one loss in forty comparisons.
 
 # %% tags=["remove-input"]
 rows = {label(network): list(tally) for network, tally in study.tallies().items()}
@@ -91,7 +91,7 @@ frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
 # %% [markdown]
 # ## Which network leads, and in what
 #
-# A cell has the best network with its mean accuracy, in percent, and the others that are too close to tell apart.
+# Each cell names the network with the highest mean accuracy, in percent, and those too close to it to tell apart. More than two of these are only counted. If none can be told apart, there is no clear leader.
 
 # %% tags=["remove-input"]
 rows = {}
@@ -202,7 +202,7 @@ compare(
 #
 # ## Does it route at all?
 #
-# Couplings that stay uniform are no routing. Their distance from uniform is the share that lies elsewhere: 0 if all competitors get the same, and nearly 1 if one gets all.
+# A coupling is the weight of a vote, and couplings that stay uniform are no routing. Their distance from uniform is the share that would have to move to make them equal. It is 0 if all competing votes weigh the same, and nearly 1 if one takes all.
 # {doc}`Negation and bias <papers/negation_limitation>` asks a second question: does a network tell an image from its negative?
 
 # %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
@@ -238,7 +238,7 @@ compare(
 frames.styled(frames.configuration(EXPERIMENTS["comparison"]))
 
 # %% [markdown]
-# What the study does not say:
+# Limits of the study:
 #
 # * Another network, loss or budget may order the routings differently.
 # * The CNN has dropout, and the capsules have none.
