@@ -242,7 +242,7 @@ frames.styled(frames.configuration(EXPERIMENTS["comparison"]))
 #
 # * Another network, loss or budget may order the routings differently.
 # * The CNN has dropout, and the capsules have none.
-# * Time and memory are those of one core; a GPU may order them differently.
+# * Time and memory are those of one core, measured beside other trainings. A GPU may order the networks differently.
 #
 # ## Use it
 #
