@@ -311,7 +311,7 @@ class ConvCapsules(nn.Module):
     [N, H', W', kernel, kernel, types, parents]. For the start of EM and similarity routing see
     :func:`capslib.routing.start_on_first_batch`.
 
-    ``normalise`` says which parents compete for a child (:data:`capslib.routing.Normalise`). By
+    ``normalise`` says which parents compete for a child (``capslib.routing.Normalise``). By
     default, "types+positions", all do whose window contains the child. A routing whose
     couplings sum to one over the children, or whose ``forward`` takes no ``competition``,
     routes every window on its own, "types-per-position". Raises ValueError for such a routing

@@ -140,6 +140,10 @@ def compare(columns: dict[str, str]) -> None:
             shown[data] = values
     rows, width = max(1, len(shown)), len(columns)
     _, axes = plots.panels(width, height=2.5, rows=rows, squeeze=False, sharey=True)
+    if not shown:
+        for axis in axes.flat:
+            axis.set_axis_off()
+        axes[0, 0].text(0, 0.5, "No network has run yet.")
     for line, (data, values) in zip(axes, shown.items(), strict=False):
         for axis, name, of_metric in zip(line, columns, values, strict=True):
             drawn = {}

@@ -477,7 +477,7 @@ def claims(
 
     if headlines and as_json:
         raise UserError("Give --headlines or --json, not both.")
-    store = Store(results_dir, remember=False).check_there()
+    store = Store(results_dir, remember=False).check_not_empty()
     verdicts = claims.verdicts(stem, store=store)
     if headlines:
         table = columns("paper", "headline", "verdict", leading=1)
@@ -524,7 +524,7 @@ def records(
             "One paper, as in `capslib records STEM`; "
             "--repair belongs to `capslib records check --repair`."
         )
-    store = Store(results_dir, remember=False).check_there()
+    store = Store(results_dir, remember=False).check_not_empty()
     if checks:
         check_records(store, paper, repair)
     table = columns("record", "trial", "exit", "metrics", "device", "seconds")

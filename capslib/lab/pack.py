@@ -200,11 +200,14 @@ def download(wheels: Sequence[str], to: Path, python: str | None) -> None:
 
 
 class Parts(io.RawIOBase):
-    """A file that is written as parts of at most ``size`` bytes: ``NAME.001``, ``NAME.002``."""
+    """A file that is written as parts, ``NAME.001``, ``NAME.002``, of at most ``size`` bytes.
+
+    Without a size it has one part.
+    """
 
     def __init__(self, path: Path, size: int | None):
         self.path = path
-        self.size = size
+        self.size = sys.maxsize if size is None else size
         self.paths: list[Path] = []
         self._part: io.BufferedWriter | None = None
         self._free = 0
@@ -217,7 +220,7 @@ class Parts(io.RawIOBase):
         while remainder:
             if self._part is None or self._free == 0:
                 self._next()
-            length = len(remainder) if self.size is None else min(self._free, len(remainder))
+            length = min(self._free, len(remainder))
             self._part.write(remainder[:length])
             self._free -= length
             remainder = remainder[length:]
@@ -229,7 +232,7 @@ class Parts(io.RawIOBase):
             self._part.close()
         path = self.path.with_name(f"{self.path.name}.{len(self.paths) + 1:03}")
         self._part = path.open("wb")
-        self._free = self.size or -1
+        self._free = self.size
         self.paths.append(path)
 
     def close(self) -> None:

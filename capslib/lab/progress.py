@@ -63,8 +63,8 @@ class Terminal(Console):
 class RunDisplay(Display):
     """A line for each trial that ends; on a terminal a bar for each that runs, and for all.
 
-    Elsewhere (a log, CI, Slurm) each trial that starts has a line, too. Where nothing was said
-    for ``QUIET`` seconds, so has the next trial that gets further.
+    Elsewhere (a log, CI, Slurm) each trial that starts has a line, too. After ``QUIET`` seconds
+    without a line, the next step of a trial prints one.
     """
 
     QUIET = 600.0
@@ -105,8 +105,8 @@ class RunDisplay(Display):
         self.labels = labels(plan.todo)
         seconds = [plan.estimates[trial.key].seconds for trial in plan.todo]
         if None in seconds:
-            seconds = [1.0] * len(seconds)
-        # By trial, its share in the time that all take.
+            seconds = [1.0] * len(seconds)  # then the bar counts trials, not time
+        # By trial, the seconds that it is expected to take.
         self.weights = dict(zip(self.labels, seconds, strict=True))
         self.total = self.progress.add_task("all trials", total=sum(seconds), note="")
         self.progress.update(self.total, visible=bool(plan.todo))
@@ -315,11 +315,11 @@ def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) ->
     if choice.groups:
         yield HEAD
         yield from group_lines(choice.groups, trials)
-        claims = sum(len(group.claims) for group in choice.groups)
+        decided = sum(len(group.claims) for group in choice.groups)
         headlines = sum(group.headlines for group in choice.groups)
         time = total_of(group.time for group in choice.groups)
         yield (
-            f"all: {time.bases.total()} trials decide {plural(claims, 'claim')}, "
+            f"all: {time.bases.total()} trials decide {plural(decided, 'claim')}, "
             f"{headlines} of them headline claims, in {time_and_basis(time)}."
         )
     if choice.begun:
@@ -327,8 +327,9 @@ def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) ->
         yield from group_lines([choice.begun], trials)
     groups_left = [group for group in choice.left if group is not choice.begun]
     if groups_left:
-        claims = {claim for group in choice.left for claim in group.claims}
-        yield f"Left out, {plural(len(claims), 'claim')} in all; the best of them:"
+        # The claims of what is begun count, too: it will not end in this time.
+        undecided = {claim for group in choice.left for claim in group.claims}
+        yield f"Left out, {plural(len(undecided), 'claim')} in all; the best of them:"
         yield from group_lines(groups_left[:most], trials)
 
 
@@ -337,7 +338,8 @@ def plan_lines(
 ) -> Iterator[str]:
     """Yield what a run will take, group by group, those that decide most a minute first.
 
-    With ``each``, and where there are few, every trial has a line.
+    With ``each``, and where there are few, every trial has a line first. Trials in no group
+    follow by experiment. The last line has the total.
     """
     if each or len(plan.todo) <= FEW_TRIALS:
         for trial in plan.todo:
@@ -352,19 +354,24 @@ def plan_lines(
         yield from group_lines(choice.groups, waiting.trials)
         for key in choice.trials:
             remaining.pop(key, None)
-    by_experiment: dict[tuple[str, str], list[Trial]] = {}
-    for trial in remaining.values():
-        by_experiment.setdefault((trial.paper, trial.experiment), []).append(trial)
-    for trials in by_experiment.values():
-        time = total([plan.estimates[trial.key] for trial in trials], *crew)
-        yield (
-            f"{len(trials):>6} {crew.workers:>7}  {time_and_range(time):<34} {0:>6} {'':>8}  "
-            f"{label_of(trials)}; {basis_of(time)}"
-        )
+    yield from _lines_by_experiment(remaining.values(), plan, crew)
     works = [work(trial) for trial in plan.todo]
     steps, flops = sum(w.steps for w in works), sum(w.flops for w in works)
     counted = f"; {steps} steps, {_digits(flops / 1e12)} TFLOP" if flops else ""
     yield f"all: {plural(len(plan.todo), 'trial')}, {time_and_basis(expected(plan))}{counted}"
+
+
+def _lines_by_experiment(trials: Iterable[Trial], plan: Plan, crew: Crew) -> Iterator[str]:
+    """Yield a line for the trials of each experiment that are in no group of claims."""
+    by_experiment: dict[tuple[str, str], list[Trial]] = {}
+    for trial in trials:
+        by_experiment.setdefault((trial.paper, trial.experiment), []).append(trial)
+    for members in by_experiment.values():
+        time = total([plan.estimates[trial.key] for trial in members], *crew)
+        yield (
+            f"{len(members):>6} {crew.workers:>7}  {time_and_range(time):<34} {0:>6} {'':>8}  "
+            f"{label_of(members)}; {basis_of(time)}"
+        )
 
 
 def _digits(number: float) -> str:

@@ -27,7 +27,7 @@ from capslib.papers.experiment import (
 
 Exit = Literal["ok", "nan", "oom", "interrupted", "error", "cut"]
 UNFINISHED: tuple[Exit, ...] = ("interrupted", "cut")
-"""Ends that count for nothing: the trial still has to run."""
+"""Exits after which the trial still has to run."""
 RoutingPath = Literal["eager", "fast", "compiled", "none"]
 """Which implementation of a routing ran: the definition, the fast one, or that compiled."""
 ABSCISSAS = (
@@ -45,11 +45,10 @@ ABSCISSAS = (
 
 Every curve of a record is as long as one of them, and belongs to the first that fits.
 """
-LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
-"""How the names of series begin that are no curves.
+NOT_CURVES = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
+"""Prefixes of the names of series that are not curves.
 
-They are grids of numbers, row by row, or one number for each tenth of the children, or for each
-parent.
+Such a series is a grid, row by row, or has one number for each parent or tenth of the children.
 """
 
 RANGES = {
@@ -186,7 +185,7 @@ def _faults_of_series(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
     """Yield which curves do not fit what they are drawn over, and which abscissas fall."""
     lengths = {name: len(series[name]) for name in ABSCISSAS if name in series}
     for name, values in series.items():
-        is_curve = not name.startswith(LISTS)
+        is_curve = not name.startswith(NOT_CURVES)
         if is_curve and lengths and len(values) not in lengths.values():
             axes = " and ".join(f"{length} {axis}" for axis, length in lengths.items())
             yield f"curve {name} has {len(values)} points over {axes}: fix the experiment"

@@ -292,8 +292,8 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     A trial that ends in a NaN, out of memory or in an exception is recorded as such, with its
     traceback in ``store.log(trial)``. UserError (a missing data set, say) and interrupts are
     raised; checkpoints stay, so the next run goes on from there. Weights of finished trainings
-    stay for the experiments that share them. With ``context.max_steps`` it is a rehearsal,
-    recorded as "cut" even where it fails: a message then says in what.
+    stay for the experiments that share them. With ``context.max_steps`` it is a rehearsal: its
+    record says "cut", and if it failed, the message begins with how, such as ``oom``.
     """
     arm = experiment.arm(trial.scale, trial.config)
     code = code_of(experiment)  # as it is now: somebody may commit or pull while the trial runs
@@ -314,7 +314,8 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
             status, message = _fault(error)
             _log(trial, store, traceback.format_exc())
     if rehearsal:
-        message = message and f"{status}: {message}"
+        if message:
+            message = f"{status}: {message}"
         status = "cut"
         outcome.series["seconds_of_steps"] = seconds_of_steps
     return _keep(
@@ -342,12 +343,12 @@ def run_unless_taken(
     replaces: datetime | None = None,
     wait: bool = False,
 ) -> Record | None:
-    """Run a trial. Return None if another process runs it or ``context.stop()`` ends it.
+    """Run a trial and return its record, or None if it is stopped or left to another process.
 
-    The process that runs a trial holds the lock ``store.lock(trial)``, and a lock dies with its
-    process, so a kill leaves none behind. ``wait`` waits for it. A record that another process
-    left in the meantime is returned instead of a second one; ``replaces`` is when the one
-    finished that is to be replaced.
+    A process that runs a trial holds the lock ``store.lock(trial)``; the system frees it when
+    the process dies. With ``wait``, wait for the lock. If a record has been written meanwhile,
+    return that one and run nothing. A record that finished at ``replaces`` does not count: it
+    is the one to replace.
 
     The lock is the operating system's (flock). On a network file system without locks two
     processes may run the same trial at once; the later record then replaces the earlier, whole.

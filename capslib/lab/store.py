@@ -169,10 +169,10 @@ class Store:
             "or choose another one with --results-dir or results_dir.",
         )
 
-    def check_there(self) -> Store:
-        """Return the store. Raise :class:`UserError` if somebody named a folder without files.
+    def check_not_empty(self) -> Store:
+        """Return the store. Raise :class:`UserError` if its folder is empty or missing.
 
-        The name is mistyped then. The default need not be there.
+        The name of such a folder is probably mistyped. The default folder may be missing.
         """
         if self.root != project_root() / "results" and not any(self.root.glob("*")):
             raise UserError(
@@ -262,7 +262,7 @@ class Store:
         if path.parent != self.path(trial).parent:
             yield f"belongs in {trial.paper}/{trial.experiment}: move it there"
         yield from faults(record)
-        yield from _of_data(record)
+        yield from _faults_of_data(record)
         experiment = papers.experiment_of(trial)
         if experiment is None:
             yield (
@@ -295,10 +295,11 @@ class Store:
             )
 
     def _read(self, path: Path) -> Record | None:
-        """Return the record in a file.
+        """Return the record in a file; its ``config`` has fields that were added later, too.
 
-        Return None where there is none, or, with a warning, where it is damaged. The options
-        that its experiment has had since are in its configuration.
+        Such a field has the value of the arm today. Return None where there is no file, or,
+        with a warning, where it is damaged. Raise :class:`UserError` where it cannot be read or
+        is of a newer capslib.
         """
         try:
             if self.remember:
@@ -322,7 +323,7 @@ class Store:
         return record.model_copy(update={"config": config})
 
 
-def _of_data(record: Record) -> Iterator[str]:
+def _faults_of_data(record: Record) -> Iterator[str]:
     """Yield why the data that a record names cannot be what its trial saw."""
     for data in record.data:
         if data.name not in SETS:

@@ -104,18 +104,20 @@ class Study:
     @property
     def data_sets(self) -> list[str]:
         """The data sets on which a network is complete."""
-        complete = [data for runs in self._chosen.values() for data in runs]
-        return sorted(set(complete), key=[*DATA, *complete].index)
+        complete: dict[str, None] = {}
+        for runs in self._chosen.values():
+            complete.update(dict.fromkeys(runs))
+        in_order = [data for data in DATA if data in complete]
+        stand_ins = [data for data in complete if data not in DATA]
+        return in_order + stand_ins
 
     @property
     def networks(self) -> list[str]:
         """The names of the networks that are complete on a data set."""
-        complete = {
-            network
-            for runs in self._chosen.values()
-            for by_network in runs.values()
-            for network in by_network
-        }
+        complete: set[str] = set()
+        for runs in self._chosen.values():
+            for by_network in runs.values():
+                complete.update(by_network)
         return [name for name in networks() if name in complete]
 
     def runs(self, data: str, metric: str) -> dict[str, list[Run]]:
@@ -143,7 +145,7 @@ class Study:
         for data in self.data_sets:
             of_network = self.values(data, metric)
             if of_network:
-                leader, _, _ = leading(of_network).partition(" or ")
+                leader, _ = _leader_and_rivals(of_network)
                 parts.append(f"{leader} on {title(data)}")
         return listed(parts) if parts else ""
 
@@ -217,26 +219,24 @@ class Study:
 def chosen_runs(
     records: Iterable[Run], budget: Budget, seeds: Sequence[int] = (0, 1, 2)
 ) -> dict[str, dict[str, list[Run]]]:
-    """Return the runs with the chosen learning rate, by data set and network, by seed.
+    """Return the runs with the chosen learning rate, by data set and network.
 
-    Data sets and networks have the order of the study. A network is there once both learning
-    rates have run with all seeds.
+    Runs are in the order of their seeds; data sets and networks in that of the study. A network
+    is there once both learning rates have run with all seeds.
     """
     records = list(records)
     rates = chosen_rates(records, budget, seeds)
-    names = dict.fromkeys([*DATA, *(data for data, _ in rates)])
+    runs: dict[tuple[str, str], dict[int, Run]] = {}
+    for record in records:
+        network_on_data = record.config["data"], name_of(record.config)
+        if record.config["learning_rate"] == rates.get(network_on_data):
+            runs.setdefault(network_on_data, {})[record.trial.seed] = record
     chosen: dict[str, dict[str, list[Run]]] = {}
-    for data in names:
+    for data in dict.fromkeys([*DATA, *(data for data, _ in rates)]):
         for network in networks():
-            if (data, network) not in rates:
-                continue
-            runs = {}
-            for record in records:
-                rate = record.config["learning_rate"]
-                network_on_data = record.config["data"], name_of(record.config)
-                if network_on_data == (data, network) and rate == rates[network_on_data]:
-                    runs[record.trial.seed] = record
-            chosen.setdefault(data, {})[network] = [runs[seed] for seed in seeds]
+            if (data, network) in rates:
+                by_seed = runs[data, network]
+                chosen.setdefault(data, {})[network] = [by_seed[seed] for seed in seeds]
     return chosen
 
 
@@ -286,6 +286,15 @@ def compared(values_of: Mapping[str, Sequence[float]], yardstick: str) -> dict[s
     return words
 
 
+def _leader_and_rivals(values_of: Mapping[str, Sequence[float]]) -> tuple[str, list[str]]:
+    """Return the leader with its mean, and the networks that its seeds do not tell from it."""
+    best = leaders(values_of)
+    first, *rivals = sorted(best, key=lambda name: -fmean(values_of[name]))
+    if rivals and len(best) == len(values_of):
+        return "no clear leader", []
+    return f"{label(first)} {fmean(values_of[first]):.1f}", rivals
+
+
 def leading(values_of: Mapping[str, Sequence[float]]) -> str:
     """Return the network with the highest mean, and those that its seeds do not tell from it.
 
@@ -296,11 +305,7 @@ def leading(values_of: Mapping[str, Sequence[float]]) -> str:
     """
     if not values_of:
         return frames.MISSING
-    best = leaders(values_of)
-    first, *rivals = sorted(best, key=lambda name: -fmean(values_of[name]))
-    if rivals and len(best) == len(values_of):
-        return "no clear leader"
-    leader = f"{label(first)} {fmean(values_of[first]):.1f}"
+    leader, rivals = _leader_and_rivals(values_of)
     if len(rivals) > 2:
         return f"{leader} or {len(rivals)} others"
     return " or ".join([leader, *map(label, rivals)])

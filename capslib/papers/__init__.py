@@ -206,11 +206,11 @@ def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
     return _selected(stem, scale)
 
 
-Seed = list[tuple["Trial", "Trial"]]
-"""The trials of a seed that a claim asks at rest, each with the one of twice its budget."""
+PairsOfSeed = list[tuple["Trial", "Trial"]]
+"""The trials of one seed that a claim asks at rest, each with its trial of twice the budget."""
 
 
-def longer(stem: str, scale: Scale) -> dict[str, list[Seed]]:
+def longer(stem: str, scale: Scale) -> dict[str, list[PairsOfSeed]]:
     """Return the trials of twice the budget that each claim needs at a scale, seed by seed.
 
     One seed of all arms is enough to decide a claim about the end of training.
@@ -218,7 +218,7 @@ def longer(stem: str, scale: Scale) -> dict[str, list[Seed]]:
     at_rest = _selected(stem, scale, at_rest=True)
     pairs = {}
     for claim, trials in at_rest.items():
-        seeds: dict[int, Seed] = {}
+        seeds: dict[int, PairsOfSeed] = {}
         for trial in trials:
             experiment = experiments(stem)[trial.experiment]
             double = experiment.twice(arm(trial))
@@ -241,11 +241,11 @@ class Waits(NamedTuple):
 def waits(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scale, Waits]]:
     """Return what each claim waits for at the scales that judge it.
 
-    ``done`` has the keys of the trials that have a record, and ``stopped`` those of trainings
-    that stopped themselves: more budget would change nothing. Of the others with twice the
-    budget a claim waits for those of the seed that lacks the fewest.
+    ``done`` has the keys of the trials that have a record. ``stopped`` has the keys of trials
+    whose training stopped itself: twice the budget would change nothing. Of trials with twice
+    the budget, a claim waits for those of one seed, the one that lacks the fewest.
     """
-    waits: dict[str, dict[Scale, Waits]] = {}
+    by_claim: dict[str, dict[Scale, Waits]] = {}
     scales: tuple[Scale, ...] = ("paper", "cpu")
     for scale in scales:
         trials = needs(stem, scale)
@@ -254,11 +254,11 @@ def waits(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scale,
             for seed in seeds:
                 doubles = [double for trial, double in seed if trial.key not in stopped]
                 missing.append([double for double in doubles if double.key not in done])
-            waits.setdefault(claim, {})[scale] = Waits(
+            by_claim.setdefault(claim, {})[scale] = Waits(
                 [trial for trial in trials[claim] if trial.key not in done],
                 min(missing, key=len, default=[]),
             )
-    return waits
+    return by_claim
 
 
 def _selected(stem: str, scale: Scale, at_rest: bool = False) -> dict[str, list[Trial]]:

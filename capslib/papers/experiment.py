@@ -155,12 +155,16 @@ class Arm:
 
         Raise what pydantic raises for an unknown field or a value out of range.
         """
-        of_options, of_recipe = {}, {}
+        option_values, recipe_values = {}, {}
         for name, value in values.items():
-            is_option = self.recipe is None or name in type(self.options).model_fields
-            (of_options if is_option else of_recipe)[name] = value
-        recipe = self.recipe and type(self.recipe).model_validate(of_recipe)
-        options = type(self.options).model_validate(of_options)
+            if self.recipe is None or name in type(self.options).model_fields:
+                option_values[name] = value
+            else:
+                recipe_values[name] = value
+        recipe = self.recipe
+        if recipe is not None:
+            recipe = type(recipe).model_validate(recipe_values)
+        options = type(self.options).model_validate(option_values)
         return replace(self, recipe=recipe, options=options)
 
     def changed(self, changes: Mapping[str, Any]) -> Arm:
@@ -266,8 +270,8 @@ class Experiment:
     def twice(self, arm: Arm) -> Arm | None:
         """Return the arm with twice the budget; None where it has no field that sets one.
 
-        A training that goes through shorter ones is a point of a learning curve, and the paper
-        gives it no length.
+        Where the training begins with shorter ones, it is a point of a learning curve. The
+        paper sets no length for it, so the double is its own ``paper_size``.
         """
         values = arm.values()
         has_budget = all(name in values for name in self.budget_fields)
@@ -284,9 +288,9 @@ class Experiment:
     def arm(self, scale: Scale, config: Mapping[str, Any]) -> Arm:
         """Return the arm with these fields, as a trial of this scale has them.
 
-        One that the scale does not know has no name; in the paper's size, it differs from other
-        arms as they differ from each other. Raise what pydantic raises where the experiment
-        knows no such configuration today.
+        Fields that are no arm of the scale, such as those of ``--set``, give an arm without a
+        name. Its ``paper_size`` is that of the first arm, with its own values of the fields in
+        which arms differ. Raise what pydantic raises for fields that are not valid today.
         """
         arm = self._arm_of_config.get((scale, hash_of(config)))
         if arm is not None:
@@ -336,24 +340,26 @@ class Experiment:
         ``where`` that leaves nothing.
         """
         where = dict(where or {})
-        seed = where.pop("seed", None)
-        arms = self._chosen(scale, where)
+        only_seed = where.pop("seed", None)
+        arms = self._arms_where(scale, where)
         if change:
             arms = self._changed(arms, change)
         trials: list[Trial] = []
-        for number in self.seeds[scale] if seeds is None else seeds:
+        for seed in self.seeds[scale] if seeds is None else seeds:
             for arm in arms:
-                if seeds is not None or number in self.replicates(arm, self.seeds[scale]):
-                    trials.append(self.trial(scale, arm, number))
-        numbers = list(dict.fromkeys(trial.seed for trial in trials))
-        if seed is not None and seed not in numbers:
-            listed = ", ".join(map(str, numbers))
+                if seeds is not None or seed in self.replicates(arm, self.seeds[scale]):
+                    trials.append(self.trial(scale, arm, seed))
+        if only_seed is None:
+            return trials
+        chosen = [trial for trial in trials if trial.seed == only_seed]
+        if not chosen:
+            listed = ", ".join(dict.fromkeys(str(trial.seed) for trial in trials))
             raise UserError(
-                f"{self.name} at scale {scale} has no seed {seed}. There are: {listed}."
+                f"{self.name} at scale {scale} has no seed {only_seed}. There are: {listed}."
             )
-        return [trial for trial in trials if seed in (None, trial.seed)]
+        return chosen
 
-    def _chosen(self, scale: Scale, where: Mapping[str, Any]) -> list[Arm]:
+    def _arms_where(self, scale: Scale, where: Mapping[str, Any]) -> list[Arm]:
         """Return the arms of a scale that have these values."""
         for name in where:
             check_name(f"field of {self.name}", name, [*self.fields, "seed"])

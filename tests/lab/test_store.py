@@ -186,7 +186,7 @@ def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
     (tmp_path / "_toc.yml").touch()
-    assert Store().check_there().root == tmp_path / "results", "it need not be there yet"
+    assert Store().check_not_empty().root == tmp_path / "results", "it need not be there yet"
     monkeypatch.setenv("CAPSLIB_RESULTS", "")
     for name in (None, "", " ", "a\0b"):
         with pytest.raises(UserError, match=r"names no folder: give one to .*--results-dir"):
@@ -196,7 +196,7 @@ def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, mon
     for name in ("reslts", "empty", "file"):
         message = rf"no records in {name}: check --results-dir and \$CAPSLIB_RESULTS"
         with pytest.raises(UserError, match=message):
-            Store(name).check_there()
+            Store(name).check_not_empty()
 
 
 # ---------------------------------------------------------------------------------- records

@@ -60,7 +60,7 @@ class Book:
         if folder is None:
             self.results = source / "results"
         else:
-            self.results = Store(folder).check_there().root
+            self.results = Store(folder).check_not_empty().root
         in_checkout = (source / "capslib").is_dir()
         self.root = source if in_checkout else Path(capslib.__file__).parents[1]
         self.bibliography = source / app.config.bibtex_bibfiles[0]
