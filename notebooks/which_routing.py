@@ -169,7 +169,7 @@ compare(
 #
 # Capsules are said to generalise to new positions and poses. The networks train on upright, centred images, without augmentation. Then test images are shifted, turned or made smaller.
 
-# %% mystnb={"figure": {"caption": "Which network withstands changes that training never saw? Accuracy on 2,000 test images.", "name": "fig-wr-unseen"}, "image": {"alt": "Accuracy of each network on changed test images, a row of panels for each data set. Highest after a shift by four pixels: {leading}`shifted by 4 pixels`. Highest after a turn by thirty degrees: {leading}`turned by 30°`. Highest at three quarters of the size: {leading}`at three quarters of its size`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which network withstands changes that training never saw? Accuracy on 2,000 test images.", "name": "fig-wr-unseen"}, "image": {"alt": "Accuracy of each network on changed test images, a row of panels for each data set. Highest after a shift by four pixels: {leading}`shifted by 4 pixels`. Highest after a turn by thirty degrees: {leading}`turned by 30 degrees`. Highest at three quarters of the size: {leading}`at three quarters of its size`."}} tags=["hide-input"]
 compare(
     {
         "shifted 4 pixels (%)": "shifted_4_accuracy",
@@ -196,7 +196,7 @@ compare(
 #
 # Projected gradient descent (PGD) changes every pixel by at most $\varepsilon$, in ten steps that raise the loss. Here $\varepsilon$ is in standard deviations of an image.
 
-# %% mystnb={"figure": {"caption": "Which network withstands an attack? Accuracy on 500 attacked test images.", "name": "fig-wr-attacks"}, "image": {"alt": "Accuracy of each network under attacks of two strengths, a row of panels for each data set. Highest under the weaker one: {leading}`attacked with ε = 0.1`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which network withstands an attack? Accuracy on 500 attacked test images.", "name": "fig-wr-attacks"}, "image": {"alt": "Accuracy of each network under attacks of two strengths, a row of panels for each data set. Highest under the weaker one: {leading}`attacked with epsilon 0.1`."}} tags=["hide-input"]
 compare(
     {"ε = 0.1, accuracy (%)": "pgd_0.1_accuracy", "ε = 0.2, accuracy (%)": "pgd_0.2_accuracy"}
 )

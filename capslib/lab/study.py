@@ -57,9 +57,9 @@ QUESTIONS = {
     "after equally many steps": "test_accuracy_at_steps",
     "after equally many core-seconds": "test_accuracy_at_seconds",
     "shifted by 4 pixels": "shifted_4_accuracy",
-    "turned by 30°": "rotated_30_accuracy",
+    "turned by 30 degrees": "rotated_30_accuracy",
     "at three quarters of its size": "scaled_75_percent_accuracy",
-    "attacked with ε = 0.1": "pgd_0.1_accuracy",
+    "attacked with epsilon 0.1": "pgd_0.1_accuracy",
     "from novel azimuths": "novel_accuracy_at_steps",
 }
 """The accuracies that decide the recommendation, by what they say of a test image.

@@ -65,7 +65,7 @@ TEXTS = {
     "{count}`reproduced of negation_limitation`": "1",
     "{count}`baselines`": "0",
     "{answer}`which_routing`": "Open: the networks are still training.",
-    "{leading}`turned by 30°`": MISSING,
+    "{leading}`turned by 30 degrees`": MISSING,
     "{ours}`EM-W-8`": MISSING,
     "{interval}`EM-W-8`": MISSING,
     "{verdict}`EM-W-8`": MISSING,

@@ -9,7 +9,7 @@
 ``{interval}`EXPERIMENT:ARM:METRIC```   its 95 % interval
 ``{count}`claims of em_routing```       how many, see :func:`count`
 ``{answer}`which_routing```             what the study of routings answers, in a sentence or two
-``{leading}`turned by 30°```            which network leads there, on each data set of the study
+``{leading}`turned by 30 degrees```     which network of the study leads there
 ======================================  ========================================================
 
 ``EXPERIMENT@paper`` stands for another scale, ``STEM/EXPERIMENT`` for another paper than the
