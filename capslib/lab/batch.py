@@ -193,19 +193,20 @@ def run(
         tasks.append(task)
     records: list[Record] = []
     with Signals(deadline) as stop, executor(settings, plan.devices, display, stop) as execute:
-        for last in (False, True):  # what another process runs is looked at again
-            taken: list[Task] = []
+        # The first round skips trials that another process runs. The second waits for them.
+        for is_second_round in (False, True):
+            unfinished: list[Task] = []
             for task, record in execute(tasks):
                 display.finish(task.trial, record)
                 if record is None:
-                    taken.append(task.model_copy(update={"wait": True}))
+                    unfinished.append(task.model_copy(update={"wait": True}))
                 else:
                     records.append(record)
-            if taken and stop.signal is not None:
+            if unfinished and stop.signal is not None:
                 raise Interrupted
-            if last or not taken or stop():
+            if is_second_round or not unfinished or stop():
                 break
-            tasks = taken
+            tasks = unfinished
             display.say(
                 f"{len(tasks)} trials are being run by another process; waiting for it."
             )
@@ -218,7 +219,7 @@ REHEARSAL_STEPS = 20
 REHEARSED = 0.1
 """The share of a budget that rehearsals at its start may take."""
 WORTH_REHEARSING = 600.0
-"""Seconds of the shortest budget that has any."""
+"""Seconds of the shortest budget that begins with rehearsals."""
 
 
 class TimeIsUp(KeyboardInterrupt):
@@ -226,14 +227,14 @@ class TimeIsUp(KeyboardInterrupt):
 
 
 def grace(seconds: float) -> float:
-    """Return how many seconds before they are stopped trials are asked to stop."""
+    """Return the seconds that trials get to write a checkpoint before they are broken off."""
     return min(60.0, max(3.0, 0.05 * seconds))
 
 
 def wrap_up(seconds: float, planned: float) -> float:
-    """Return how many seconds of a budget are for the end: workers, verdicts, the next plan.
+    """Return the seconds to keep for the end of a budget: workers, verdicts, the next plan.
 
-    ``planned`` is how many the plan at its start took.
+    ``planned`` is the number of seconds that planning took at the start.
     """
     return min(0.3 * seconds, 5.0 + 1.5 * planned)
 
@@ -271,10 +272,10 @@ def run_budget(
                 f"Chosen: {plural(len(choice.trials), 'trial')}, "
                 f"which are to decide {plural(claims, 'claim')} in time."
             )
-            groups = [*choice.groups, choice.begun] if choice.begun else choice.groups
             records: list[Record] = []
-            for _, crew in itertools.groupby(groups, key=lambda group: group.crew):
-                keys = dict.fromkeys(key for group in crew for key in group.trials)
+            by_crew = itertools.groupby(choice.groups_to_run, key=lambda group: group.crew)
+            for _, groups in by_crew:
+                keys = dict.fromkeys(key for group in groups for key in group.trials)
                 trials = [waiting.trials[key] for key in keys]
                 if time.monotonic() < deadline:
                     records += run(trials, store, settings, display=display, deadline=deadline)
@@ -335,7 +336,7 @@ def time_limit(end: float) -> Iterator[None]:
 
 
 class Signals:
-    """Whether Ctrl-C or SIGTERM has come, or the deadline of the monotonic clock.
+    """Callable that is true once Ctrl-C, SIGTERM or the deadline has come.
 
     The next signal, of either kind, does what it did before.
     """

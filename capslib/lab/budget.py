@@ -38,11 +38,11 @@ UNITS = {"h": 3600, "m": 60, "s": 1}
 LONGEST = 10_000 * 3600
 """Seconds of the longest budget, more than a year."""
 NEARLY = 0.9
-"""A part of a bundle goes first that decides so many of its headline claims a second."""
+"""A part of a bundle goes first if it decides this share of its headlines per second."""
 WORTH_BEGINNING = 0.95
 """The share of a budget up to which it is worth beginning what does not end in it."""
-SHARED = 0.05
-"""The share of its time that a trial is taken to need whose trainings another trial makes."""
+LEAST_SHARE = 0.05
+"""The least share of its time that a trial takes, even if all its trainings exist."""
 
 
 def seconds_of(text: str) -> float:
@@ -84,12 +84,12 @@ class Waiting:
     trials: dict[str, Trial] = field(default_factory=dict)
 
     def among(self, keys: Set[str]) -> Waiting:
-        """Return the bundles all of whose trials are among some."""
+        """Return the bundles with all their trials in ``keys``, and the trials in ``keys``."""
         bundles = [bundle for bundle in self.bundles if bundle.trials <= keys]
         return Waiting(bundles, {key: t for key, t in self.trials.items() if key in keys})
 
     def without(self, done: Set[str]) -> Waiting:
-        """Return what is still waiting once some trials have run."""
+        """Return what still waits when the trials in ``done`` have run."""
         bundles = []
         for bundle in self.bundles:
             if not bundle.trials <= done:
@@ -149,15 +149,15 @@ def decidable(verdict: Verdict, scale: Scale) -> bool:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a trial takes, and the share of it that each of its trainings has, by their keys."""
+    """Estimate of a trial, and the share of its time that each training takes, by key."""
 
     estimate: Estimate
     trainings: Mapping[str, float] = field(default_factory=dict)
 
     def beside(self, trained: Set[str]) -> Estimate:
-        """Return what is left to take if others make some of the trainings."""
+        """Return the estimate without the trainings in ``trained``."""
         saved = sum(share for key, share in self.trainings.items() if key in trained)
-        return self.estimate if not saved else self.estimate.times(max(SHARED, 1 - saved))
+        return self.estimate if not saved else self.estimate.times(max(LEAST_SHARE, 1 - saved))
 
 
 def cost_of(trial: Trial, estimate: Estimate, store: Store) -> Cost:
@@ -165,12 +165,12 @@ def cost_of(trial: Trial, estimate: Estimate, store: Store) -> Cost:
     trainings = papers.experiment_of(trial).trainings(papers.arm(trial), trial.seed)
     steps = sum(training.recipe.steps for training in trainings)
     shares = {t.key: t.recipe.steps * (1 - progress_of(t, store)) / steps for t in trainings}
-    rest = max(SHARED, sum(shares.values())) if shares else 1.0
+    rest = max(LEAST_SHARE, sum(shares.values())) if shares else 1.0
     return Cost(estimate.times(rest), {key: share / rest for key, share in shares.items()})
 
 
 def progress_of(training: Training, store: Store) -> float:
-    """Return which share of a training has a checkpoint that the code of today goes on from."""
+    """Return the share of a training that is done in a checkpoint of the current code."""
     path = training.path(store.trainings)
     if not path.exists():
         return 0.0
@@ -231,9 +231,9 @@ class Group:
 
     @property
     def rank(self) -> tuple[float, float, float]:
-        """Headline claims, then claims, that a second of it decides; of equal ones the shorter.
+        """Headline claims per second, claims per second, and minus the seconds.
 
-        Rates count as equal where their two first digits are.
+        Rates are rounded to two digits, so that of nearly equal groups the shorter wins.
         """
         seconds = max(self.time.seconds, 1e-3)
         headlines = float(f"{self.headlines / seconds:.1e}")
@@ -254,10 +254,15 @@ class Choice:
     seconds: float
 
     @property
+    def groups_to_run(self) -> list[Group]:
+        """The groups that fit, then the one to begin."""
+        return [*self.groups, self.begun] if self.begun else self.groups
+
+    @property
     def trials(self) -> list[str]:
         """The keys of all trials to run, in their order."""
-        groups = [*self.groups, self.begun] if self.begun else self.groups
-        return list(dict.fromkeys(key for group in groups for key in group.trials))
+        keys = (key for group in self.groups_to_run for key in group.trials)
+        return list(dict.fromkeys(keys))
 
 
 def choose(
@@ -266,10 +271,10 @@ def choose(
     seconds: float,
     crew_of: Callable[[Sequence[Estimate]], Crew] = lambda estimates: Crew(1, 1),
 ) -> Choice:
-    """Choose the bundles that decide most headline claims, then most claims, a second.
+    """Choose the bundles that decide most headline claims, then most claims, per second.
 
-    One after another the best that still fits is taken. Trials that one of them has are free
-    for the next. Time that is left begins the best of those that do not fit.
+    Take the best bundle that still fits, again and again. A trial that is already chosen costs
+    the next bundle nothing. If time is left, begin the best that does not fit.
     """
     waiting = list(bundles)
     chosen: set[str] = set()
@@ -296,12 +301,26 @@ def _smallest(groups: Sequence[Group]) -> Group:
 
     What is decided early stays decided, should the rest not end in time.
     """
-    best, *others = groups
-    for group in others:
-        is_part = set(group.trials) < set(best.trials)
-        if is_part and group.rank[0] >= NEARLY * groups[0].rank[0] and group.claims:
-            best = group
-    return best
+    best = groups[0]
+    smallest = best
+    for group in groups[1:]:
+        is_part = set(group.trials) < set(smallest.trials)
+        is_nearly_as_good = group.rank[0] >= NEARLY * best.rank[0]
+        if is_part and is_nearly_as_good and group.claims:
+            smallest = group
+    return smallest
+
+
+def _remaining(
+    keys: Iterable[str], costs: Mapping[str, Cost], trained: Set[str]
+) -> list[Estimate]:
+    """Return what each trial still takes; a training that several share counts once."""
+    estimates = []
+    covered = set(trained)
+    for key in keys:
+        estimates.append(costs[key].beside(covered))
+        covered |= costs[key].trainings.keys()
+    return estimates
 
 
 def _groups(
@@ -320,10 +339,7 @@ def _groups(
             if other.trials <= chosen | bundle.trials:
                 claims += other.claims
         keys = [key for key in costs if key in bundle.trials and key not in chosen]
-        estimates, covered = [], set(trained)
-        for key in keys:
-            estimates.append(costs[key].beside(covered))
-            covered |= costs[key].trainings.keys()
+        estimates = _remaining(keys, costs, trained)
         crew = crew_of(estimates)
         times = durations(estimates, crew)
         group = Group(
@@ -344,13 +360,13 @@ ELSEWHERE = 80 * GIB
 """Memory of the card that a plan for another machine assumes, in bytes."""
 CORES_ELSEWHERE = 16
 MANY = 10_000
-"""More trials than workers."""
+"""A number of trials that never limits the number of workers."""
 
 
 def crews(settings: Settings) -> Callable[[Sequence[Estimate]], Crew]:
-    """Return what tells the crew for trials: as many side by side as memory allows.
+    """Return a function that gives the crew for trials: as many as fit in memory.
 
-    Where the memory of one is not known, a card runs one at a time.
+    If the memory of a trial is not known, a card runs one trial at a time.
     """
     here = settings.device == "cpu" or cuda_devices() > 0
 

@@ -1,4 +1,4 @@
-"""What trials take: seconds and bytes, by records, by a rehearsal, or by what steps do."""
+"""Estimate seconds and bytes of trials: from records, a rehearsal, or counted work."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ The arithmetic is that of the only network that was measured on one, which mostl
 Half the bandwidth of such cards, and launches of a captured step, are assumed.
 """
 FUSED = 0.15
-"""The share of bytes and launches between products that a compiled step has left."""
+"""The share of bytes and launches outside products that remains after compiling."""
 DOUBT = 2.5
-"""How many times shorter or longer than counted a step may be that nobody measured."""
+"""Factor, up and down, by which a step that was never measured may miss its estimate."""
 MEASURED_DOUBT = 1.5
-"""The same of a step whose network was measured in another size, or of a rehearsed one."""
+"""That factor for a rehearsed step, or for a network that was measured in another size."""
 START_SECONDS = 10.0
 """What a trial takes before its first step: data, kernels, a compiler."""
 UNTRAINED_SECONDS = 10.0
-"""What a trial is taken to last that trains nothing, where no record tells."""
-NOT_OF_A_STEP = {
+"""Assumed seconds of a trial that trains nothing and has no record to go by."""
+IGNORED_FIELDS = {
     *("data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate"),
     *("shared_stream", "setup", "kind", "percent", "draw", "normals", "nrg_pam", "sees"),
     *("stop_on", "stop_examples", "stop_after", "keep"),
 }
-"""Fields that change a step only by the shape of its inputs and the number of classes."""
+"""Fields that do not change the time of a step, or only by input shape and classes."""
 
 BY_RECORDS = "records of the same step"
 BY_OTHERS = "records of the same step in other experiments"
@@ -59,17 +59,17 @@ BY_REHEARSAL = "a rehearsal of the same step"
 BY_PACE = "counted work at the pace of the network in other sizes"
 BY_WORK = "counted work alone"
 NOT_MEASURED = (BY_PACE, BY_WORK)
-"""What an estimate rests on where no such step was measured."""
+"""Bases of an estimate for a step that was neither recorded nor rehearsed."""
 BY_KIND = "records of the experiment"
 BY_GUESS = "ten seconds each, for nothing is trained"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and bytes of a trial, None where nothing tells, and what they rest on.
+    """Seconds and bytes that a trial takes, None if unknown, and the basis of the estimate.
 
-    ``low`` and ``high`` are the range in which the seconds are expected. ``together`` is how
-    many such trials one card runs at once in these seconds.
+    ``low`` and ``high`` bound the expected seconds. ``together`` is how many such trials can
+    share one card before they slow each other down.
     """
 
     seconds: float | None
@@ -81,7 +81,7 @@ class Estimate:
 
     @property
     def device_seconds(self) -> float | None:
-        """The seconds of a whole core or card that it takes."""
+        """The seconds of a core or card for one trial, if it is shared as ``together`` says."""
         return None if self.seconds is None else self.seconds / self.together
 
     def times(self, factor: float) -> Estimate:
@@ -103,7 +103,7 @@ UNKNOWN = Estimate(None, None, "no record to go by; --max-steps 20 rehearses it"
 
 
 class Total(NamedTuple):
-    """Seconds of several trials, their range, and how many rest on what.
+    """Seconds of several trials, their range, and the number of trials for each basis.
 
     ``unknown`` counts the trials without an estimate, which are not in the seconds.
     """
@@ -116,9 +116,9 @@ class Total(NamedTuple):
 
 
 def total(estimates: Iterable[Estimate], devices: int = 1, each: float = math.inf) -> Total:
-    """Return what trials take in all on so many cores or cards.
+    """Return the seconds that trials take together on ``devices`` cores or cards.
 
-    ``each`` is how many of them a card is to run at once. By default it is as many as pay.
+    ``each`` is the number of workers on one card. By default ``together`` alone limits it.
     """
     seconds = low = high = 0.0
     unknown = 0
@@ -136,7 +136,7 @@ def total(estimates: Iterable[Estimate], devices: int = 1, each: float = math.in
 
 
 def total_of(parts: Iterable[Total]) -> Total:
-    """Return what several totals come to."""
+    """Return the sum of several totals."""
     seconds = low = high = 0.0
     unknown = 0
     bases: Counter[str] = Counter()
@@ -169,7 +169,7 @@ def recipes(trial: Trial) -> tuple[BaseRecipe, ...]:
 def step_name(recipe: BaseRecipe) -> str:
     """Return a hash of what the time of a step depends on, the machine aside."""
     kind = type(recipe).__qualname__
-    fields = recipe.model_dump(mode="json", exclude=NOT_OF_A_STEP)
+    fields = recipe.model_dump(mode="json", exclude=IGNORED_FIELDS)
     return hash_of([kind, fields, recipe.input_shape, recipe.number_of_classes()])
 
 
@@ -317,6 +317,10 @@ def networks_of(trial: Trial) -> frozenset[tuple[str, str]]:
     return frozenset((recipe.network, recipe.routing) for recipe in recipes(trial))
 
 
+ANY_EXPERIMENT = ""
+"""Stands in a key for all experiments of a paper."""
+
+
 class Experience:
     """What earlier trials took on one class of machines: CPU cores, or cards."""
 
@@ -350,7 +354,7 @@ class Experience:
             kind = trial.paper, trial.experiment, trial.scale
             self._untrained.setdefault(kind, []).append(record)
             return
-        for experiment in (trial.experiment, ""):
+        for experiment in (trial.experiment, ANY_EXPERIMENT):
             step = trial.paper, experiment, names
             self._by_step.setdefault(step, []).append(record)
         network = trial.paper, networks_of(trial)
@@ -370,7 +374,8 @@ class Experience:
         names = step_names(trial)
         if not names:
             return self._untrained_estimate(trial)
-        for experiment, basis in ((trial.experiment, BY_RECORDS), ("", BY_OTHERS)):
+        bases = ((trial.experiment, BY_RECORDS), (ANY_EXPERIMENT, BY_OTHERS))
+        for experiment, basis in bases:
             records = self._by_step.get((trial.paper, experiment, names))
             if records:
                 return self._by_records(trial, records, basis)
@@ -391,10 +396,13 @@ class Experience:
         memory = max(record.peak_memory_bytes for record in records)
         if self.overlap <= 1:
             return Estimate(middle, memory, basis, low, high)
-        # Side by side each had its share of the card, which was busy while others began.
-        low, busy, high = (part / self.overlap for part in (low, middle, high))
-        low, middle, high = (START_SECONDS + part for part in (low, busy, high))
-        return Estimate(middle, memory, basis, low, high, middle / busy)
+        # Trials that share a card wait for each other. Divided by the overlap, their seconds
+        # are those in which one trial keeps the card busy. Alone it also needs its start.
+        busy = middle / self.overlap
+        seconds = START_SECONDS + busy
+        low = START_SECONDS + low / self.overlap
+        high = START_SECONDS + high / self.overlap
+        return Estimate(seconds, memory, basis, low, high, seconds / busy)
 
     def _by_rehearsal(self, trial: Trial, names: tuple[str, ...]) -> Estimate | None:
         record = self._rehearsed.get((trial.paper, names))
@@ -411,22 +419,31 @@ class Experience:
         )
 
     def _by_work(self, trial: Trial, compiled: bool | None = None) -> Estimate:
+        """Return an estimate from counted work, at the pace of the network's other steps.
+
+        Records of the same step are left out: :meth:`comparisons` tests against them.
+        """
         line = roofline(recipes(trial), self.machine, compiled)
-        names = step_names(trial)
-        paces = [pace for step, pace in self._paces_of(trial).items() if step != names]
+        same_step = step_names(trial)
+        paces = [pace for step, pace in self._paces_of(trial).items() if step != same_step]
         if paces:
-            low, pace, high = quartiles(paces)
-            low, high = min(low, pace / MEASURED_DOUBT), max(high, pace * MEASURED_DOUBT)
-            spread, basis = (line.middle * low, line.middle * pace, line.middle * high), BY_PACE
+            basis = BY_PACE
+            low_pace, pace, high_pace = quartiles(paces)
+            low = line.middle * min(low_pace, pace / MEASURED_DOUBT)
+            high = line.middle * max(high_pace, pace * MEASURED_DOUBT)
         else:
+            basis = BY_WORK
             pace = 1.0
-            spread, basis = (line.low / DOUBT, line.middle, line.high * DOUBT), BY_WORK
-        low, middle, high = (START_SECONDS + seconds for seconds in spread)
-        together = 1.0 if self.on_cpu else middle / (line.busy * pace)
-        return Estimate(middle, None, basis, low, high, together)
+            low = line.low / DOUBT
+            high = line.high * DOUBT
+        seconds = START_SECONDS + line.middle * pace
+        together = 1.0 if self.on_cpu else seconds / (line.busy * pace)
+        return Estimate(
+            seconds, None, basis, START_SECONDS + low, START_SECONDS + high, together
+        )
 
     def _paces_of(self, trial: Trial) -> dict[tuple[str, ...], float]:
-        """Return how many times longer than counted the steps of the same networks took."""
+        """Return measured over counted seconds of the same networks, by their step names."""
         key = trial.paper, networks_of(trial)
         if key not in self._paces:
             by_step: dict[tuple[str, ...], list[float]] = {}
@@ -435,13 +452,13 @@ class Experience:
                 expected = roofline(recipes(record.trial), self.machine, compiled).middle
                 pace = seconds_of_all_epochs(record) / (self.overlap * expected)
                 by_step.setdefault(step_names(record.trial), []).append(pace)
-            self._paces[key] = {step: statistics.median(v) for step, v in by_step.items()}
+            self._paces[key] = {step: statistics.median(p) for step, p in by_step.items()}
         return self._paces[key]
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield each measured step against its estimate as if nothing had measured it."""
         for (_, experiment, _), records in self._by_step.items():
-            if experiment:
+            if experiment != ANY_EXPERIMENT:
                 continue
             trial = records[0].trial
             seconds = [seconds_of_all_epochs(r) / steps(r.trial) for r in records]

@@ -25,11 +25,13 @@ SLACK = 1.25
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call is going to do: the trials ``todo`` out of ``total``.
+    """The trials ``todo`` that a call runs, out of ``total``.
 
-    ``failed`` has the records of those of all trials that did not end well before, and
-    ``known`` an estimate for each of ``todo``, by key. Each of ``devices`` has one worker
-    process; None stands for a scheduler of the user's own, which has workers of its own.
+    ``failed`` maps the key of a trial to its record if that did not end with "ok".
+    ``estimates`` has an estimate for each trial of ``todo``, by key. ``devices`` names the
+    device of each worker process; a device repeats if workers share it. It is empty if there is
+    nothing to do, and None if the workers are elsewhere: on the user's scheduler, or on another
+    machine with a GPU.
     """
 
     total: int
@@ -49,7 +51,7 @@ def plan(
 ) -> Plan:
     """Return what is to run: trials without a record of a finished run, and their estimates.
 
-    With ``retry_failed`` those that failed are to run again. ``check`` may raise
+    Interrupted trials run again; failed ones only with ``retry_failed``. ``check`` may raise
     :class:`UserError` for the trials that are to run, before they are estimated.
     """
     records = {}
@@ -95,7 +97,7 @@ class Crew(NamedTuple):
 
     @classmethod
     def on(cls, devices: Sequence[str] | None) -> Crew:
-        """Return the crew that has a worker for each of these names, as in a plan."""
+        """Return the crew with a worker for each device in ``Plan.devices``; one if none."""
         if not devices:
             return cls(1, 1)
         if devices[0] == "cpu":
@@ -110,15 +112,15 @@ class Crew(NamedTuple):
 
 
 def expected(plan: Plan) -> Total:
-    """Return the time of a plan on its workers; where they are elsewhere, on one."""
+    """Return the time of a plan on its workers, or on one if they are elsewhere."""
     return total(plan.estimates.values(), *Crew.on(plan.devices))
 
 
 def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
-    """Return the device of each worker process, in turn; on each as many as fit, at least one.
+    """Return the number of the device of each worker process, dealt out in rounds.
 
-    ``free`` is the memory of each device in bytes, ``need`` that of one process. There are no
-    more workers than trials or cores.
+    ``free`` is the free memory of each device in bytes, ``need`` that of one process. A device
+    gets as many as fit, at least one. No more workers than trials or cores.
     """
     room = [max(1, bytes_ // need) for bytes_ in free]
     devices: list[int] = []
@@ -158,7 +160,7 @@ def plan_workers(settings: Settings, estimates: Sequence[Estimate]) -> list[str]
 
 
 def need_on_card(memory: int) -> int:
-    """Return the bytes of a card that a process needs whose trial needs so many."""
+    """Return the bytes of a card that a process needs for a trial of ``memory`` bytes."""
     return int(memory * SLACK) + PROCESS_MEMORY["cuda"]
 
 
