@@ -112,7 +112,7 @@ def paths_of(kind: str, case: Case, cloned: Sequence[Implementation]) -> list[st
     """Return the paths of a case: those of capslib, then repositories that have it too."""
     paths = list(case.paths)
     if kind == "shared":
-        paths += [public.repository for public in cloned if public.case == case.name]
+        paths += [code.repository for code in cloned if code.case == case.name]
     return paths
 
 

@@ -81,9 +81,9 @@ def clones(folder: Path) -> list[Implementation]:
     """
     if not folder.is_dir():
         raise UserError(f"--public {folder} is no folder. Name one that holds clones.")
-    cloned = [public for public in IMPLEMENTATIONS if public.clone(folder).is_dir()]
+    cloned = [code for code in IMPLEMENTATIONS if code.clone(folder).is_dir()]
     if not cloned:
-        names = ", ".join(sorted({public.repository for public in IMPLEMENTATIONS}))
+        names = ", ".join(sorted({code.repository for code in IMPLEMENTATIONS}))
         raise UserError(f"{folder} holds a clone of none of {names}.")
     for implementation in cloned:
         implementation.path(folder)

@@ -63,8 +63,7 @@ trained_here = [*session.run(STEM, "comparison"), *session.run(STEM, "viewpoints
 # %% tags=["remove-cell"]
 records = [*chapter.records, *trained_here]
 study = Study(records)
-expected = sum(len(experiment.trials("cpu")) for experiment in EXPERIMENTS.values())
-finished = sum(map(len, study.records.values()))
+finished, expected = study.finished, study.expected
 if not study.data_sets:
     study = Study(records, "smoke")
 

@@ -199,7 +199,7 @@ def _listed(verdicts: Sequence[Verdict], total: int = 0) -> str:
     For example ``44 of 48 numbers are reproduced, 3 are better``. A single verdict gives its
     word, or how many of its parts hold and fail.
     """
-    owner = " its" if total > len(verdicts) else ""
+    possessive = " its" if total > len(verdicts) else ""
     total = max(total, len(verdicts))
     if total == 1:
         (verdict,) = verdicts
@@ -214,7 +214,7 @@ def _listed(verdicts: Sequence[Verdict], total: int = 0) -> str:
     if number == total:
         amount = "both" if total == 2 else f"all {total}"
         return f"{amount} {noun} {_verb(first, total)}"
-    phrases = [f"{number} of{owner} {total} {noun} {_verb(first, number)}"]
+    phrases = [f"{number} of{possessive} {total} {noun} {_verb(first, number)}"]
     phrases += [f"{number} {_verb(word, number)}" for word, number in counts[1:]]
     return ", ".join(phrases)
 

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Literal
 
 Bounds = tuple[float, float]
 """The lowest and the highest value that a metric can have."""
@@ -89,19 +90,41 @@ def _bounded(mean: float, half: float, bounds: Bounds) -> Interval:
     return low + (high - low) * float(lower), low + (high - low) * float(upper)
 
 
+Standing = Literal["better", "worse", "undecided"]
+"""How the values of one name compare with those of another."""
+
+
+def compared(values_of: Mapping[str, Sequence[float]], yardstick: str) -> dict[str, Standing]:
+    """Return how the values of each other name compare with those of a yardstick.
+
+    Values are paired by seed. A name is better or worse if the 95 % interval of the mean
+    difference leaves out zero. Fewer than two seeds tell nothing.
+
+    >>> compared({"em": [97.0, 98.0], "dynamic": [90.0, 91.0]}, "dynamic")
+    {'em': 'better'}
+    """
+    standings: dict[str, Standing] = {}
+    if yardstick not in values_of:
+        return standings
+    for name, values in values_of.items():
+        if name == yardstick:
+            continue
+        pairs = zip(values, values_of[yardstick], strict=True)
+        ends = interval([value - baseline for value, baseline in pairs])
+        if ends is None or ends[0] <= 0 <= ends[1]:
+            standings[name] = "undecided"
+        else:
+            standings[name] = "better" if ends[0] > 0 else "worse"
+    return standings
+
+
 def leaders(values_of: Mapping[str, Sequence[float]]) -> set[str]:
     """Return the name with the largest mean, and those that its seeds do not tell from it.
 
-    Each name has its values in the same order of seeds. A name is told from the best one if the
-    95 % interval of the paired difference leaves out zero. Fewer than two seeds tell nothing.
+    Each name has its values in the same order of seeds; :func:`compared` tells them apart.
     """
     if not values_of:
         return set()
     best = max(values_of, key=lambda name: fmean(values_of[name]))
-    names = {best}
-    for name, seeds in values_of.items():
-        pairs = zip(values_of[best], seeds, strict=True)
-        ends = interval([first - second for first, second in pairs])
-        if ends is None or ends[0] <= 0 <= ends[1]:
-            names.add(name)
-    return names
+    standings = compared(values_of, best)
+    return {best} | {name for name, standing in standings.items() if standing == "undecided"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from capslib.lab import frames
 from capslib.lab.ledger import listed, plural
 from capslib.lab.records import Record
-from capslib.lab.statistics import interval, leaders
+from capslib.lab.statistics import compared, leaders
 from capslib.papers.experiment import Scale
 from capslib.papers.which_routing import EXPERIMENTS
 from capslib.papers.which_routing.comparison import (
@@ -32,7 +32,6 @@ __all__ = [
     "Tally",
     "budget_of",
     "chosen_runs",
-    "compared",
     "have_trained",
     "label",
     "leading",
@@ -51,8 +50,6 @@ LABELS = {
 """What the page calls the networks. A routing that is missing here has its registered name."""
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "smallnorb": "smallNORB"}
 """What the page calls the data sets."""
-
-
 QUESTIONS = {
     "after equally many steps": "test_accuracy_at_steps",
     "after equally many core-seconds": "test_accuracy_at_seconds",
@@ -68,8 +65,6 @@ They were fixed when one seed on MNIST had run.
 """
 OF_VIEWPOINTS = ("familiar_accuracy_at_steps", "novel_accuracy_at_steps")
 """Metrics that the experiment ``viewpoints`` measures, and not ``comparison``."""
-Standing = Literal["better", "worse", "undecided"]
-"""How a network compares with another."""
 
 
 class Tally(NamedTuple):
@@ -121,7 +116,7 @@ class Study:
         return [name for name in networks() if name in complete]
 
     def runs(self, data: str, metric: str) -> dict[str, list[Run]]:
-        """Return the runs of each network that have a metric, in the order of their seeds."""
+        """Return each network's runs, by seed, of the experiment that measures a metric."""
         experiment = "viewpoints" if metric in OF_VIEWPOINTS else "comparison"
         return self._chosen[experiment, budget_of(metric)].get(data, {})
 
@@ -192,7 +187,7 @@ class Study:
             return tally.better - tally.worse, tally.better, -cost
 
         best = max(tallies, key=merit)
-        if self.is_complete:
+        if self.finished == self.expected:
             scope = "In small CapsNets"
         else:
             sets = listed([title(data) for data in self.data_sets])
@@ -208,12 +203,14 @@ class Study:
         return sentences
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all runs have ended."""
-        return all(
-            len(self.records[name]) == len(experiment.trials(self.scale))
-            for name, experiment in EXPERIMENTS.items()
-        )
+    def expected(self) -> int:
+        """The number of runs that the study is made of."""
+        return sum(len(experiment.trials(self.scale)) for experiment in EXPERIMENTS.values())
+
+    @property
+    def finished(self) -> int:
+        """The number of runs that have a record."""
+        return sum(map(len, self.records.values()))
 
 
 def chosen_runs(
@@ -260,30 +257,6 @@ def values(runs: Iterable[Run], metric: str) -> list[float]:
             factor = 100 if measured.unit == "fraction" else 1
             numbers.append(factor * measured.value)
     return numbers
-
-
-def compared(values_of: Mapping[str, Sequence[float]], yardstick: str) -> dict[str, Standing]:
-    """Return how the values of each other network compare with those of a yardstick.
-
-    Values are paired by seed. A network is better or worse if the 95 % interval of the mean
-    difference leaves out zero.
-
-    >>> compared({"em": [97.0, 98.0], "dynamic": [90.0, 91.0]}, "dynamic")
-    {'em': 'better'}
-    """
-    words: dict[str, Standing] = {}
-    if yardstick not in values_of:
-        return words
-    for network, numbers in values_of.items():
-        if network == yardstick:
-            continue
-        pairs = zip(numbers, values_of[yardstick], strict=True)
-        ends = interval([number - baseline for number, baseline in pairs])
-        if ends is None or ends[0] <= 0 <= ends[1]:
-            words[network] = "undecided"
-        else:
-            words[network] = "better" if ends[0] > 0 else "worse"
-    return words
 
 
 def _leader_and_rivals(values_of: Mapping[str, Sequence[float]]) -> tuple[str, list[str]]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from capslib.lab import study
+from capslib.lab.statistics import compared
 from capslib.lab.study import QUESTIONS, Study, Tally
 from capslib.papers.experiment import SEEDS, Metric
 from capslib.papers.which_routing import comparison, viewpoints
@@ -83,9 +84,9 @@ def test_a_cost_is_relative_to_dynamic_routing():
 
 def test_a_network_is_better_where_the_interval_of_the_paired_difference_says_so():
     values = {"uniform": [90, 92, 94], "em": [91, 93, 95.1], "dynamic": [91, 90, 95]}
-    assert study.compared(values, "uniform") == {"em": "better", "dynamic": "undecided"}
-    assert study.compared(values, "em") == {"uniform": "worse", "dynamic": "undecided"}
-    assert study.compared(values, "cnn") == {}
+    assert compared(values, "uniform") == {"em": "better", "dynamic": "undecided"}
+    assert compared(values, "em") == {"uniform": "worse", "dynamic": "undecided"}
+    assert compared(values, "cnn") == {}
 
 
 def test_every_question_is_asked_on_every_data_set():
@@ -157,7 +158,7 @@ def test_no_routing_is_recommended_that_loses_as_often_as_it_wins():
 def test_an_answer_is_final_once_all_networks_have_run(monkeypatch):
     shown = Study(runs("uniform", 0.95) + runs("em", 0.97))
     assert shown.answer().startswith("So far, of 1 routing")
-    monkeypatch.setattr(Study, "is_complete", True)
+    monkeypatch.setattr(Study, "expected", shown.finished)
     assert shown.answer().startswith("In small CapsNets, take EM:")
 
 
@@ -167,9 +168,9 @@ def test_a_study_is_complete_when_every_trial_has_a_record():
         for trial in experiment.trials("cpu"):
             config = experiment.arm("cpu", trial.config).values("json")
             records.append(SimpleNamespace(config=config, metrics={}, trial=trial))
-    assert Study(records).is_complete
-    assert not Study(records[1:]).is_complete
-    assert not Study(records[:-1]).is_complete
+    assert Study(records).finished == Study(records).expected
+    assert Study(records[1:]).finished < Study(records).expected
+    assert Study(records[:-1]).finished < Study(records).expected
 
 
 def test_names_of_the_page_fit_the_networks_and_the_data():
