@@ -285,7 +285,7 @@ def choose(
     while fitting := [group for group in left if group.ends <= seconds]:
         best = _smallest(fitting)
         groups.append(best)
-        estimates = [costs[key].beside(trained) for key in best.trials]
+        estimates = _remaining(best.trials, costs, trained)
         free = schedule(free, durations(estimates, best.crew), best.crew)
         for key in best.trials:
             chosen.add(key)

@@ -133,6 +133,12 @@ def test_a_training_that_two_trials_share_counts_once():
     bundles = [bundle("a", "x"), bundle("b", "y")]
     choice = choose(bundles, {"x": shared, "y": shared}, math.inf)
     assert [group.time.seconds for group in choice.groups] == [100, pytest.approx(5)]
+    together = choose(
+        [bundle("a", "x y"), bundle("b", "z")],
+        {**dict.fromkeys("xy", shared), **costs(z=200)},
+        math.inf,
+    )
+    assert [group.ends for group in together.groups] == [pytest.approx(105), pytest.approx(305)]
     half = Cost(Estimate(100.0, None, "made up"), {"training": 0.5, "own": 0.5})
     assert half.beside({"training"}).seconds == 50
     assert half.beside({"other"}).seconds == 100
