@@ -61,7 +61,7 @@ chapter = Chapter(STEM, results_dir)
 trained_here = [*session.run(STEM, "comparison"), *session.run(STEM, "viewpoints")]
 
 # %% tags=["remove-cell"]
-records = [*chapter.records, *trained_here]
+records = [*chapter.all_records, *trained_here]
 study = Study(records)
 finished, expected = study.finished, study.expected
 if not study.data_sets:

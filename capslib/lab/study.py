@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from capslib import papers
 from capslib.lab import frames
 from capslib.lab.ledger import listed, plural
 from capslib.lab.records import Record
@@ -80,16 +81,19 @@ class Tally(NamedTuple):
 
 
 class Study:
-    """The records that count: those of the learning rate with the best held-out accuracy.
+    """The records of the study, and those that count for each network.
 
-    A network on a data set is there once both learning rates have run with all seeds.
-    ``records`` of other scales are left aside.
+    Those with the learning rate that has the higher held-out accuracy count, once both rates
+    have run with all seeds. Records of another scale and of no arm of today are left out; one
+    that ``records`` has twice counts once.
     """
 
     def __init__(self, records: Iterable[Record], scale: Scale = "cpu"):
-        records = list(records)
+        by_key = {r.key: r for r in records if papers.budget(r.trial) == 1}
         self.scale = scale
-        self.records = {name: frames.select(records, name, scale) for name in EXPERIMENTS}
+        self.records = {
+            name: frames.select(by_key.values(), name, scale) for name in EXPERIMENTS
+        }
         self._chosen = {}
         for name, experiment in EXPERIMENTS.items():
             for budget in BUDGETS:
@@ -174,7 +178,8 @@ class Study:
         """Return the routing to take, and how a CNN compares, in a sentence each.
 
         It is the routing that wins most comparisons with no routing, less those that it loses;
-        of equal ones, the one with the fastest step. It has to win more than it loses.
+        of equal ones, the one that wins more, then the one with the fastest step. It has to win
+        more than it loses.
         """
         tallies = self.tallies()
         cnn = tallies.pop(CNN, None)

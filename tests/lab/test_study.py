@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
 
+from capslib import papers
 from capslib.lab import study
 from capslib.lab.statistics import compared
 from capslib.lab.study import QUESTIONS, Study, Tally
-from capslib.papers.experiment import SEEDS, Metric
-from capslib.papers.which_routing import comparison, viewpoints
+from capslib.papers.experiment import SEEDS, Metric, Trial
+from capslib.papers.which_routing import EXPERIMENTS, comparison
 
 LOW, HIGH = comparison.RATES
+TRIALS = {
+    (comparison.COMPARISON.arm("cpu", trial.config).name, trial.seed): trial
+    for trial in comparison.COMPARISON.trials("cpu")
+}
+"""The trials of the comparison, by arm and seed."""
 OF_COMPARISON = set(QUESTIONS.values()) - set(study.OF_VIEWPOINTS)
 NOISE = (-0.001, 0.0, 0.001)
 
@@ -28,7 +35,6 @@ def run(
     step: float = 0.01,
 ) -> SimpleNamespace:
     """Return a record of the comparison, whose accuracies are all the same."""
-    recipe = comparison.recipe_of(network, data, rate)
     fractions = dict.fromkeys(OF_COMPARISON, accuracy)
     fractions |= {f"held_out_accuracy_at_{budget}": accuracy for budget in comparison.BUDGETS}
     fractions |= {f"trained_at_{budget}": trained for budget in comparison.BUDGETS}
@@ -36,8 +42,14 @@ def run(
         name: Metric(value=value, n=1, unit="fraction") for name, value in fractions.items()
     }
     metrics["seconds_of_step"] = Metric(value=step, n=1, unit="seconds")
-    trial = SimpleNamespace(experiment="comparison", scale="cpu", seed=seed)
-    return SimpleNamespace(config=recipe.model_dump(mode="json"), metrics=metrics, trial=trial)
+    trial = TRIALS[f"{data}/{network}/{rate:g}", seed]
+    return record(trial, metrics)
+
+
+def record(trial: Trial, metrics: Mapping[str, Metric]) -> SimpleNamespace:
+    return SimpleNamespace(
+        key=trial.key, trial=trial, config=papers.fields(trial), metrics=metrics
+    )
 
 
 def runs(network: str, accuracy: float, **fields: object) -> list[SimpleNamespace]:
@@ -164,13 +176,21 @@ def test_an_answer_is_final_once_all_networks_have_run(monkeypatch):
 
 def test_a_study_is_complete_when_every_trial_has_a_record():
     records = []
-    for experiment in (comparison.COMPARISON, viewpoints.VIEWPOINTS):
-        for trial in experiment.trials("cpu"):
-            config = experiment.arm("cpu", trial.config).values("json")
-            records.append(SimpleNamespace(config=config, metrics={}, trial=trial))
+    for experiment in EXPERIMENTS.values():
+        records += [record(trial, {}) for trial in experiment.trials("cpu")]
     assert Study(records).finished == Study(records).expected
     assert Study(records[1:]).finished < Study(records).expected
     assert Study(records[:-1]).finished < Study(records).expected
+
+
+def test_a_record_counts_once_and_only_if_it_is_of_an_arm_of_today():
+    records = runs("uniform", 0.95) + runs("em", 0.97)
+    older = record(records[0].trial.model_copy(update={"revision": 0}), {})
+    other_seed = record(records[0].trial.model_copy(update={"seed": 99}), {})
+    shown = Study([*records, *records, older, other_seed])
+    assert shown.finished == len(records)
+    assert shown.trained_share("em") == (6, 6)
+    assert shown.answer() == Study(records).answer()
 
 
 def test_names_of_the_page_fit_the_networks_and_the_data():
