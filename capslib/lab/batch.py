@@ -16,7 +16,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -49,20 +49,30 @@ class Session:
     store: Store
 
     @classmethod
-    def start(cls, *, elsewhere: bool = False, **parameters: object) -> Session:
+    def start(cls, **parameters: object) -> Session:
         """Return a session with the parameters of a notebook.
 
-        With ``elsewhere`` it only plans, perhaps for another machine: the device need not be
-        here, and no folder has to be writable. Raises UserError for a bad parameter.
+        Raises UserError for a bad parameter, and where no record can be written.
         """
-        settings = Settings.check(elsewhere=elsewhere, **parameters)
+        session = cls._with(Settings.check(parameters))
+        session.store.check_writable()
+        return session
+
+    @classmethod
+    def for_plans(cls, **parameters: object) -> Session:
+        """Return a session that runs nothing and plans, perhaps for another machine.
+
+        The device need not be here, and no folder has to be writable. Raises UserError for a
+        bad parameter.
+        """
+        return cls._with(Settings.check(parameters, elsewhere=True))
+
+    @classmethod
+    def _with(cls, settings: Settings) -> Session:
         root = settings.results_dir
         if root is None and settings.scale == "smoke":
             root = project_root() / "_build" / "smoke" / code_hash()[:12]
-        store = Store(root)
-        if not elsewhere:
-            store.check_writable()
-        return cls(settings, store)
+        return cls(settings, Store(root))
 
     def trials(self, stem: str, experiment: str, **selection: Any) -> list[Trial]:
         """Return the trials of an experiment at this scale.
@@ -192,7 +202,8 @@ def run(
         )
         tasks.append(task)
     records: list[Record] = []
-    with Signals(deadline) as stop, executor(settings, plan.devices, display, stop) as execute:
+    signals = Signals(deadline, display.say)
+    with signals as stop, executor(settings, plan.devices, display, stop) as execute:
         # The first round skips trials that another process runs. The second waits for them.
         for is_second_round in (False, True):
             unfinished: list[Task] = []
@@ -202,13 +213,13 @@ def run(
                     unfinished.append(task.model_copy(update={"wait": True}))
                 else:
                     records.append(record)
-            if unfinished and stop.signal is not None:
+            if stop.signal is not None:
                 raise Interrupted
             if is_second_round or not unfinished or stop():
                 break
             tasks = unfinished
             display.say(
-                f"{len(tasks)} trials are being run by another process; waiting for it."
+                f"Waiting for another process, which runs {plural(len(tasks), 'trial')}."
             )
     return records
 
@@ -248,11 +259,12 @@ def run_budget(
     started: float,
     display: Display | None = None,
 ) -> list[Record]:
-    """Run the trials that decide most claims in so many seconds, and return their records.
+    """Run the trials that decide most claims in so many seconds.
 
-    The time counts from ``started``, by the monotonic clock. Training steps that no record
-    tells of are rehearsed first. What still runs shortly before the end writes a checkpoint.
-    What does not stop then is broken off. Raises what :func:`run` raises.
+    Return the records of all trials in ``waiting`` that have ended. The time counts from
+    ``started``, by the monotonic clock. Unless it is short, training steps that no record tells
+    of are rehearsed first. What still runs shortly before the end writes a checkpoint. What
+    does not stop then is broken off. Raises what :func:`run` raises.
     """
     display = display or Display()
     end = started + seconds - wrap_up(seconds, time.monotonic() - started)
@@ -286,14 +298,13 @@ def run_budget(
 
 
 def rehearse(
-    trials: Iterable[Trial],
+    trials: Sequence[Trial],
     store: Store,
     settings: Settings,
     deadline: float,
     display: Display,
 ) -> None:
     """Rehearse one of the trials for each training step that nothing measured tells of."""
-    trials = list(trials)
     stems = {trial.paper for trial in trials}
     experience = planning.experience_of(stems, store, settings.device)
     unmeasured: dict[tuple[str, ...], Trial] = {}
@@ -302,16 +313,21 @@ def rehearse(
             unmeasured.setdefault(step_names(trial), trial)
     if not unmeasured:
         return
+    limit = progress.duration(deadline - time.monotonic())
     display.say(
-        f"Rehearsing {plural(len(unmeasured), 'training step')} that no record tells of."
+        f"Rehearsing {plural(len(unmeasured), 'training step')} that no record tells of, "
+        f"for {limit} at most."
     )
-    run(
+    records = run(
         list(unmeasured.values()),
         planning.rehearsals(store),
         settings.model_copy(update={"workers": 1}),
         max_steps=REHEARSAL_STEPS,
         deadline=deadline,
     )
+    for record in records:
+        if record.failed:
+            display.say(f"The rehearsal of {record.trial} failed: {record.message}")
 
 
 @contextlib.contextmanager
@@ -335,20 +351,38 @@ def time_limit(end: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+AT_CHECKPOINT = "running trials write a checkpoint first"
+
+
 class Signals:
     """Callable that is true once Ctrl-C, SIGTERM or the deadline has come.
 
-    The next signal, of either kind, does what it did before.
+    The first time that it is true, it says so with ``say``. The next signal, of either kind,
+    does what it did before.
     """
 
     signal: int | None = None
 
-    def __init__(self, deadline: float = math.inf) -> None:
+    def __init__(
+        self, deadline: float = math.inf, say: Callable[[str], None] | None = None
+    ) -> None:
         self.deadline = deadline
+        self.say = say
         self.handlers: dict[int, Any] = {}
 
     def __call__(self) -> bool:
-        return self.signal is not None or time.monotonic() >= self.deadline
+        if self.signal is not None:
+            self._say_once(f"Stopping: {AT_CHECKPOINT}. Once more, and they stop without.")
+            return True
+        if time.monotonic() >= self.deadline:
+            self._say_once(f"The time is nearly over: {AT_CHECKPOINT}.")
+            return True
+        return False
+
+    def _say_once(self, text: str) -> None:
+        if self.say is not None:
+            self.say(text)
+            self.say = None
 
     def __enter__(self) -> Self:
         # No other thread may ask for signals.

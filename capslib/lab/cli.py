@@ -9,7 +9,8 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -22,7 +23,8 @@ from typer.models import OptionInfo
 from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.files import folder
-from capslib.lab.progress import Terminal, printable
+from capslib.lab.ledger import plural
+from capslib.lab.progress import RunDisplay, Terminal, printable
 from capslib.lab.settings import Settings, parse
 from capslib.papers.experiment import Trial
 
@@ -159,8 +161,10 @@ def note_unproven_code(settings: Settings) -> None:
     """
     from capslib.lab import runs
 
+    if settings.scale == "smoke":
+        return
     objection = runs.checkout().objection
-    if settings.scale != "smoke" and objection:
+    if objection:
         say(f"note: `capslib records check` will refuse these records: {objection}.")
 
 
@@ -267,7 +271,7 @@ def run(
         )
     if verbose and not dry_run:
         raise UserError("--verbose lists the trials of a plan: give --dry-run with it.")
-    chooses = {
+    selection = {
         "--experiment": experiment,
         "--where": where,
         "--set": change,
@@ -276,13 +280,14 @@ def run(
         "--retry-failed": retry_failed,
         "--scheduler": scheduler,
     }
-    seconds = None if budget is None else checked_budget(budget, stems, scale, chooses)
+    seconds = None if budget is None else checked_budget(budget, stems, scale, selection)
     if not stems and seconds is None:
         listed = ", ".join(papers.STEMS)
         raise UserError(f"Name a paper ({listed}), or give --budget for all of them.")
-    from capslib.lab import batch, progress
+    from capslib.lab import batch
 
-    session = batch.Session.start(
+    start = batch.Session.for_plans if dry_run else batch.Session.start
+    session = start(
         scale=scale,
         device=device,
         seeds=seeds,
@@ -291,9 +296,9 @@ def run(
         scheduler=scheduler,
         data_dir=data_dir,
         results_dir=results_dir,
-        elsewhere=dry_run,
     )
-    note_unproven_code(session.settings)
+    if not max_steps:  # no rehearsal is ever sent in
+        note_unproven_code(session.settings)
     if seconds is not None:
         run_in_time(stems or papers.STEMS, session, seconds, started, dry_run)
         return
@@ -310,20 +315,27 @@ def run(
     if dry_run:
         show_plan(list(trials.values()), session, retry_failed, verbose)
         return
+    with shown_run() as display:
+        records = batch.run(
+            list(trials.values()),
+            session.store,
+            session.settings,
+            display=display,
+            retry_failed=retry_failed,
+            max_steps=max_steps,
+        )
+    exit_if_failed(records, session)
+
+
+@contextmanager
+def shown_run() -> Iterator[RunDisplay]:
+    """Show the trials that run. If a signal stops them, say how to go on, and exit."""
     try:
-        with progress.RunDisplay(console) as display:
-            records = batch.run(
-                list(trials.values()),
-                session.store,
-                session.settings,
-                display=display,
-                retry_failed=retry_failed,
-                max_steps=max_steps,
-            )
+        with RunDisplay(console) as display:
+            yield display
     except KeyboardInterrupt as stopped:
         say("Stopped. The same command continues from the last checkpoints.")
         raise typer.Exit(status_of(stopped)) from None
-    exit_if_failed(records, session)
 
 
 def exit_if_failed(records: list[Record], session: Session) -> None:
@@ -360,16 +372,16 @@ def show_plan(trials: list[Trial], session: Session, retry_failed: bool, verbose
 
 
 def checked_budget(
-    budget: str, stems: list[str] | None, scale: str, chooses: dict[str, object]
+    budget: str, stems: list[str] | None, scale: str, selection: dict[str, object]
 ) -> float:
     """Return the seconds of a budget. Raise UserError for what does not go with one."""
     from capslib.lab.budget import seconds_of
 
     seconds = seconds_of(budget)
-    conflicting = [name for name, value in chooses.items() if value]
+    conflicting = [name for name, value in selection.items() if value]
     if conflicting:
         raise UserError(
-            f"--budget chooses the trials itself: leave out {', '.join(conflicting)}."
+            f"--budget selection the trials itself: leave out {', '.join(conflicting)}."
         )
     if scale == "smoke":
         raise UserError("No claim is decided at smoke scale: give --scale cpu or paper.")
@@ -410,14 +422,10 @@ def run_in_time(
         if missing:
             say("Data that are not here:\n" + "\n".join(missing.values()))
         return
-    try:
-        with progress.RunDisplay(console) as display:
-            records = batch.run_budget(
-                waiting, store, settings, seconds, started=started, display=display
-            )
-    except KeyboardInterrupt as stopped:
-        say("Stopped. The same command continues from the last checkpoints.")
-        raise typer.Exit(status_of(stopped)) from None
+    with shown_run() as display:
+        records = batch.run_budget(
+            waiting, store, settings, seconds, started=started, display=display
+        )
     remaining = waiting.without({record.key for record in records})
     report(waiting, remaining, records, session, time.monotonic() - started)
     choice = budget.plan_budget(remaining, store, settings, seconds)
@@ -437,16 +445,18 @@ def report(
 ) -> None:
     """Print the verdict on each claim whose last trials have just run."""
     from capslib.lab import claims, progress
+    from capslib.lab.workers import checkpoint_time
 
     decided = set(waiting.claims) - set(remaining.claims)
-    spent = f"{len(records)} trials ran in {progress.duration(seconds)}"
+    spent = f"{plural(len(records), 'trial')} ran in {progress.duration(seconds)}"
     if not decided:
         advice = "checkpoints keep what is done"
-        if not records and not any(session.store.trainings.glob("*.pt")):
+        times = (checkpoint_time(trial, session.store) for trial in waiting.trials.values())
+        if not records and not any(times):
             advice = "no training came as far as a checkpoint, so give it more time"
         say(f"{spent}. No claim has all its trials yet; {advice}.")
         return
-    say(f"{spent}. {len(decided)} claims have all their trials now:")
+    say(f"{spent}. That completes the trials of {plural(len(decided), 'claim')}:")
     table = columns(*(column.lower() for column in claims.COLUMNS))
     for stem in dict.fromkeys(trial.paper for trial in waiting.trials.values()):
         for verdict in claims.verdicts(stem, store=session.store):

@@ -107,7 +107,7 @@ def check(stem: str, session: Session) -> None:
     missing: list[Trial] = []
     for name in papers.experiments(stem):
         trials = session.trials(stem, name)
-        missing += [trial for trial in trials if session.store.get(trial) is None]
+        missing += [trial for trial in trials if session.store.ended(trial) is None]
     check_data(missing, session.settings.data_dir)
 
 

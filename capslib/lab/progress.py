@@ -81,7 +81,7 @@ class RunDisplay(Display):
             console=console,
             transient=True,
             disable=not self.live,
-            speed_estimate_period=math.inf,  # trials take hours: every sample counts
+            speed_estimate_period=math.inf,  # trials take hours: no sample is too old
         )
         self.lock = threading.RLock()
         self.bars: dict[str, TaskID] = {}
@@ -220,13 +220,13 @@ def summary(plan: Plan) -> list[str]:
         failures = f" ({failed} of a failure; --retry-failed runs those again)"
     ready = plan.total - len(plan.todo)
     records = f"{ready} have a record{failures}, {len(plan.todo)} to run."
-    sentences = [f"{plan.total} trials{scale}: {records}"]
+    sentences = [f"{plural(plan.total, 'trial')}{scale}: {records}"]
     if plan.todo:
-        sentences.append(_expected(plan))
+        sentences.append(_time_and_memory(plan))
     return sentences
 
 
-def _expected(plan: Plan) -> str:
+def _time_and_memory(plan: Plan) -> str:
     """Return a sentence about the time and the memory that a plan will take."""
     crew = "a worker elsewhere"
     if plan.devices is not None:
@@ -273,19 +273,29 @@ def time_and_basis(time: Total) -> str:
 
 FEW_TRIALS = 12
 """So many trials are listed one by one."""
-HEAD = (
-    f"{'trials':>6} {'at once':>7}  {'time':<34} {'claims':>6} {'headline':>8}  what they are"
-)
+
+
+def _columns(
+    trials: object, at_once: object, time: str, claims: object, headlines: object, text: str
+) -> str:
+    """Return a line of a plan, its columns below those of :data:`HEAD`."""
+    return f"{trials:>6} {at_once:>7}  {time:<34} {claims:>6} {headlines:>8}  {text}"
+
+
+HEAD = _columns("trials", "at once", "time", "claims", "headline", "what they are")
 
 
 def group_lines(groups: Iterable[Group], trials: Mapping[str, Trial]) -> Iterator[str]:
     """Yield a line for each group of trials: what it takes, and what it then decides."""
     for group in groups:
-        yield (
-            f"{len(group.trials):>6} {group.crew.workers:>7}  {time_and_range(group.time):<34} "
-            f"{len(group.claims):>6} {group.headlines or '':>8}  "
-            f"{label_of([trials[key] for key in group.trials])}: {_few(group.claims)}; "
-            f"{basis_of(group.time)}"
+        label = label_of([trials[key] for key in group.trials])
+        yield _columns(
+            len(group.trials),
+            group.crew.workers,
+            time_and_range(group.time),
+            len(group.claims),
+            group.headlines or "",
+            f"{label}: {_few(group.claims)}; {basis_of(group.time)}",
         )
 
 
@@ -329,7 +339,8 @@ def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) ->
     if groups_left:
         # The claims of what is begun count, too: it will not end in this time.
         undecided = {claim for group in choice.left for claim in group.claims}
-        yield f"Left out, {plural(len(undecided), 'claim')} in all; the best of them:"
+        left_out = f"Left out, {plural(len(undecided), 'claim')} in all"
+        yield f"{left_out}; the best of them:" if most else f"{left_out}."
         yield from group_lines(groups_left[:most], trials)
 
 
@@ -368,10 +379,8 @@ def _lines_by_experiment(trials: Iterable[Trial], plan: Plan, crew: Crew) -> Ite
         by_experiment.setdefault((trial.paper, trial.experiment), []).append(trial)
     for members in by_experiment.values():
         time = total([plan.estimates[trial.key] for trial in members], *crew)
-        yield (
-            f"{len(members):>6} {crew.workers:>7}  {time_and_range(time):<34} {0:>6} {'':>8}  "
-            f"{label_of(members)}; {basis_of(time)}"
-        )
+        text = f"{label_of(members)}; {basis_of(time)}"
+        yield _columns(len(members), crew.workers, time_and_range(time), 0, "", text)
 
 
 def _digits(number: float) -> str:
@@ -392,7 +401,9 @@ def duration(seconds: float) -> str:
 
 def failures(records: Sequence[Record], store: Store) -> Table:
     """Return a table of trials that failed: how they ended, why, and where their logs are."""
-    title = f"{len(records)} failures; --retry-failed runs them again"
+    title = plural(len(records), "failure")
+    if any(record.exit != "cut" for record in records):  # a rehearsal runs again without it
+        title = f"{title}; --retry-failed runs them again"
     table = Table("trial", "exit", "message", "log", title=title)
     table.columns[-1].overflow = "fold"
     label = labels([record.trial for record in records])

@@ -66,7 +66,8 @@ def hash_of_code(files: Mapping[str, bytes], entry: str | None = None) -> str:
 def reached(files: Mapping[str, bytes], entry: str) -> set[str]:
     """Return the names of the files that a module may import, wherever in its code it does.
 
-    The set is empty if there is no such module.
+    A package counts where it is imported by name, and not for a module in it. The set is empty
+    if there is no such module.
     """
     names: set[str] = set()
     modules = [entry]
@@ -98,8 +99,8 @@ def _imported(source: bytes) -> frozenset[str]:
 def git(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Return what git answers in a folder: ``returncode``, ``stdout``, ``stderr``.
 
-    Variables such as ``GIT_DIR`` are taken from its environment: they name another repository.
-    Where git cannot be started, the status is 127, as in a shell.
+    It does not see variables such as ``GIT_DIR``, which may name another repository. Where git
+    cannot be started, the status is 127, as in a shell.
     """
     environment = dict(os.environ)
     for name in os.environ:
@@ -143,7 +144,7 @@ class Checkout(NamedTuple):
 
 @functools.cache
 def checkout(root: Path = ROOT) -> Checkout:
-    """Return the revision of the code in a folder that is a checkout of this project.
+    """Return what git knows of the code in a folder, if that is a checkout of this project.
 
     Another repository may have the project below it, copied or installed. Its revisions say
     nothing about the code. So git has to track the package and the book's extension, from the
@@ -199,13 +200,14 @@ def _environment(device: str) -> Environment:
 
 
 def keep_memory() -> None:
-    """Let glibc keep what a training step frees for the next one.
+    """Have glibc keep freed memory for the rest of this process.
 
-    What is free now is given back. By default glibc maps large blocks on their own, and in the
-    workers of a dask cluster gives small ones back, too. So every step faults all its pages in
-    again: a step of an LSTM routing then takes 1.1 and 2.8 times as long.
+    By default glibc returns the large blocks of a training step to the system, and in a dask
+    worker the small ones, too. Every step then faults its pages in again, and a step of an LSTM
+    routing takes 1.1 times as long, in a dask worker 2.8 times. What is free before the first
+    step is returned. Other C libraries stay as they are.
     """
-    # On musl or a Mac; without a dynamic linker; on Windows.
+    # AttributeError: musl or a Mac. OSError: no dynamic linker. TypeError: Windows.
     with contextlib.suppress(AttributeError, OSError, TypeError):
         glibc = ctypes.CDLL(None)
         glibc.malloc_trim(0)
@@ -314,9 +316,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
             status, message = _fault(error)
             _log(trial, store, traceback.format_exc())
     if rehearsal:
-        if message:
-            message = f"{status}: {message}"
-        status = "cut"
+        status, message = _of_rehearsal(status, message)
         outcome.series["seconds_of_steps"] = seconds_of_steps
     return _keep(
         experiment,
@@ -346,9 +346,9 @@ def run_unless_taken(
     """Run a trial and return its record, or None if it is stopped or left to another process.
 
     A process that runs a trial holds the lock ``store.lock(trial)``; the system frees it when
-    the process dies. With ``wait``, wait for the lock. If a record has been written meanwhile,
-    return that one and run nothing. A record that finished at ``replaces`` does not count: it
-    is the one to replace.
+    the process dies. With ``wait``, wait for the lock. Then, if there is a record by now,
+    return it and run nothing. A record that finished at ``replaces`` does not count: it is the
+    one to replace.
 
     The lock is the operating system's (flock). On a network file system without locks two
     processes may run the same trial at once; the later record then replaces the earlier, whole.
@@ -371,10 +371,13 @@ def run_unless_taken(
 
 
 def record_death(
-    experiment: Experiment, trial: Trial, store: Store, message: str, status: Exit
+    experiment: Experiment, trial: Trial, store: Store, message: str, is_rehearsal: bool
 ) -> Record:
     """Record that the process that ran a trial died, as far as the survivor knows."""
     _log(trial, store, f"{message}\n")
+    status: Exit = "error"
+    if is_rehearsal:
+        status, message = _of_rehearsal(status, message)
     return _keep(
         experiment,
         trial,
@@ -389,6 +392,11 @@ def record_death(
         started=datetime.now(UTC),
         resumed_from=[],
     )
+
+
+def _of_rehearsal(status: Exit, message: str) -> tuple[Exit, str]:
+    """Return status and message of a rehearsal: the message then says how it failed."""
+    return "cut", f"{status}: {message}" if message else ""
 
 
 def _fault(error: BaseException) -> tuple[Exit, str]:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,7 +75,7 @@ class Settings(Model):
         return value or None
 
     @classmethod
-    def check(cls, *, elsewhere: bool = False, **parameters: Any) -> Settings:
+    def check(cls, parameters: Mapping[str, Any], *, elsewhere: bool = False) -> Settings:
         """Return the settings with these parameters.
 
         With ``elsewhere`` a machine without any CUDA device need not have the one that is

@@ -74,7 +74,7 @@ class Task(Model):
     settings: Settings
     results: Path
     replaces: datetime | None = Field(
-        None, description="when the failure finished that is to be tried again"
+        None, description="when the record finished that is to be replaced"
     )
     wait: bool = Field(False, description="whether to wait for another process that runs it")
     max_steps: int | None = Field(None, description="of each training, in a rehearsal")
@@ -205,8 +205,8 @@ class ClusterRun:
         self.cluster = client.cluster  # None where the workers are the user's
         self.name = f"capslib {client.id}"
         self.trials: dict[str, Trial] = {}
-        self.reached: dict[str, int] = {}  # by trial, how far it was when it was submitted
-        self.lonely_since: float | None = None  # when the last worker went
+        self.checkpoint_times: dict[str, int] = {}  # by trial, when it was submitted
+        self.without_workers_since: float | None = None
         client.subscribe_topic(self.name, self._show_step)
 
     def _show_step(self, event: tuple[float, Any]) -> None:
@@ -221,32 +221,26 @@ class ClusterRun:
         for task in tasks:
             self.trials[task.trial.key] = task.trial
             pending[self._submit(task)] = task
-        stopping = False
         while pending:
             cancelled: list[Future] = []
-            if self.stop() and not stopping:
-                stopping = True
-                self.display.say(
-                    "Stopping: running trials write a checkpoint first. "
-                    "Once more, and they stop without."
-                )
             with scheduler_there():
                 with contextlib.suppress(TimeoutError):
                     wait(list(pending), timeout=POLL, return_when="FIRST_COMPLETED")
-                if stopping:
+                if self.stop():
                     cancelled = self._stop_trials(list(pending))
                 self._look_after_workers()
             for future in cancelled:
                 yield pending.pop(future), None
             for future in [future for future in pending if future.done()]:
                 task = pending.pop(future)
-                if died(future) and checkpoint_time(task) > self.reached[task.trial.key]:
+                before = self.checkpoint_times[task.trial.key]
+                if died(future) and checkpoint_time(task.trial, task.store) > before:
                     pending[self._submit(task)] = task  # it got further, so it may go on
                 else:
                     yield task, outcome(task, future)
 
     def _submit(self, task: Task) -> Future:
-        self.reached[task.trial.key] = checkpoint_time(task)
+        self.checkpoint_times[task.trial.key] = checkpoint_time(task.trial, task.store)
         task_json = task.model_dump_json()
         return self.client.submit(_run_on_worker, code_hash(), task_json, self.name, pure=False)
 
@@ -264,45 +258,51 @@ class ClusterRun:
         return waiting
 
     def _look_after_workers(self) -> None:
-        """Replace workers that dask gave up. Raise UserError where none comes for minutes.
-
-        Dask gives up a worker of this machine that dies while it starts, and some seconds later
-        takes it off its list. Scaling to the planned size then starts another.
-        """
-        now = time.monotonic()
         workers = len(self.client.nthreads())
+        self._replace_workers(workers)
+        self._check_that_workers_come(workers)
+
+    def _replace_workers(self, workers: int) -> None:
+        """Replace workers of this machine that dask gave up.
+
+        Dask gives up a worker that dies while it starts, and some seconds later takes it off
+        its list. Scaling to the planned size then starts another.
+        """
         if self.cluster is not None and workers < len(self.cluster.plan):
             self.cluster.scale(len(self.cluster.plan))
+
+    def _check_that_workers_come(self, workers: int) -> None:
+        """Raise UserError where there has been no worker for minutes."""
+        now = time.monotonic()
         if workers:
-            self.lonely_since = None
+            self.without_workers_since = None
             return
         command = f"`dask worker {self.client.scheduler.address} --nthreads 1`"
         minutes = f"{JOIN / 60:.0f} min"
-        if self.lonely_since is None:
-            self.lonely_since = now
+        if self.without_workers_since is None:
+            self.without_workers_since = now
             if self.cluster is None:
                 self.display.say(
                     "The scheduler has no worker. "
                     f"Waiting {minutes} for one, such as {command}."
                 )
-        elif now - self.lonely_since > JOIN and self.cluster is None:
-            raise UserError(
-                f"No worker has come within {minutes}. "
-                f"Start one, {command}, then the same command again."
-            )
-        elif now - self.lonely_since > JOIN:
+        elif now - self.without_workers_since > JOIN:
+            if self.cluster is None:
+                raise UserError(
+                    f"No worker has come within {minutes}. "
+                    f"Start one, {command}, then the same command again."
+                )
             raise UserError(
                 "The worker processes die while they start. "
                 "`--workers 1` runs in this process, and shows why."
             )
 
 
-def checkpoint_time(task: Task) -> int:
+def checkpoint_time(trial: Trial, store: Store) -> int:
     """Return when the last checkpoint of a trial was written, in nanoseconds; 0 if never."""
-    trial = task.trial
     times = [0]
-    for training in task.experiment.trainings(papers.arm(trial), trial.seed):
-        path = training.path(task.store.trainings)
+    for training in papers.experiment_of(trial).trainings(papers.arm(trial), trial.seed):
+        path = training.path(store.trainings)
         if path.exists():
             times.append(path.stat().st_mtime_ns)
     return max(times)
@@ -336,8 +336,8 @@ def outcome(task: Task, future: Future) -> Record | None:
         f"its worker process died {deaths} times without getting any further: "
         "somebody killed it, or memory ran out; the system's log tells which"
     )
-    status = "cut" if task.max_steps else "error"
-    return record_death(task.experiment, task.trial, task.store, message, status)
+    is_rehearsal = task.max_steps is not None
+    return record_death(task.experiment, task.trial, task.store, message, is_rehearsal)
 
 
 @contextlib.contextmanager

@@ -335,7 +335,7 @@ def test_a_trial_that_another_process_runs_is_left_to_it(
     display = RecordedDisplay(then=end)
     assert len(run(trials, store, display, workers=1)) == 3
     (line,) = display.lines
-    assert "1 trials are being run by another process" in line
+    assert line == "Waiting for another process, which runs 1 trial."
     times = times_run(tmp_path)
     assert times.pop("well 1 0", 0) == gives_up
     assert times == {"well 2 0": 1, "well 3 0": 1}
@@ -377,7 +377,7 @@ def test_a_session_keeps_smoke_records_out_of_the_results(tmp_path, monkeypatch)
 def test_a_plan_needs_no_folder_that_can_be_written(tmp_path):
     (tmp_path / "file").touch()
     parameters = {"scale": "cpu", "results_dir": tmp_path / "file" / "below"}
-    assert batch.Session.start(elsewhere=True, **parameters)
+    assert batch.Session.for_plans(**parameters)
     with pytest.raises(UserError, match="Results cannot be written"):
         batch.Session.start(**parameters)
 
@@ -425,6 +425,37 @@ def test_a_second_signal_of_either_kind_is_obeyed_at_once():
             assert obeyed == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, earlier)
+
+
+def test_a_signal_that_comes_while_the_last_trial_ends_stops_what_would_follow(toy, store):
+    """The trial keeps its record. Other runs of a budget, or of a cell, do not start."""
+    (trial,) = toy("well")
+
+    class Interrupting(RecordedDisplay):
+        def finish(self, trial, record):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        run([trial], store, Interrupting(), workers=1)
+    assert store.get(trial).exit == "ok"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_is_to_stop_says_once_what_it_waits_for(toy, store, shared_workers, workers):
+    display = RecordedDisplay()
+    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(Interrupted):
+        run(toy("waits", "waits"), store, display, workers=workers)
+    timer.join()
+    (line,) = display.lines
+    assert line.startswith("Stopping: running trials write a checkpoint first. Once more")
+    with batch.Signals(time.monotonic(), display.say) as stop:
+        assert stop()
+        assert stop()
+    assert display.lines[1:] == [
+        "The time is nearly over: running trials write a checkpoint first."
+    ]
 
 
 # ------------------------------------------------------------------------------ in a given time
@@ -491,3 +522,11 @@ def test_training_steps_that_no_record_tells_of_are_rehearsed(tiny, store, monke
     assert {estimate.basis for estimate in planned.estimates.values()} == {BY_REHEARSAL}
     batch.rehearse(two_seeds, store, settings, deadline, display)
     assert len(display.lines) == 1, "nothing is rehearsed twice"
+
+
+def test_a_rehearsal_that_fails_in_a_budget_is_told(toy, store):
+    display = RecordedDisplay()
+    settings = Settings(scale="cpu", workers=1)
+    batch.rehearse(toy("raises"), store, settings, time.monotonic() + 300, display)
+    assert display.lines[0].startswith("Rehearsing 1 training step that no record tells of")
+    assert "failed: error: RuntimeError: out of luck (toys.py:" in display.lines[1]

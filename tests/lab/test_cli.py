@@ -227,6 +227,7 @@ def test_a_plain_install_says_which_extra_the_command_line_needs():
     [
         ("-p results_dir=file/x", "Results cannot be written to file/x: Not a directory."),
         ("-p scale=cpu -p data_dir=none", "train-images-idx3-ubyte.gz is missing"),
+        ("-p elsewhere=true", "Unknown parameter 'elsewhere'"),
         ("", "The chapter cannot be written to "),
     ],
 )
@@ -321,7 +322,7 @@ def test_a_budget_runs_whole_claims_and_says_what_they_are(capslib, tmp_path):
     done = capslib(f"{budget} --results-dir records")
     assert done.status == 0, done.message
     assert "Left out, for their data are not here: fashion_mnist, mnist." in done.message
-    assert "3 claims have all their trials now" in done.message
+    assert "completes the trials of 3 claims" in done.message
     assert re.search(r"NEG-W-1 .* holds", done.out)
     trials = experiments(CHAPTER)["symmetry"].trials("cpu")
     assert len(list((tmp_path / "records").rglob("symmetry/*.json"))) == len(trials) - 3

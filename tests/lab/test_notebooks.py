@@ -24,9 +24,10 @@ from toys import until
 
 from capslib.errors import UserError
 from capslib.lab import notebooks
+from capslib.lab.batch import Session
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
-from capslib.papers import WITH_TRIALS
+from capslib.papers import WITH_TRIALS, experiments
 
 STEM = "negation_limitation"
 ROOT = Path(__file__).parents[2]
@@ -153,12 +154,24 @@ def test_a_chapter_is_left_alone_after_other_changes(book, trial, make_record):
 # execution
 
 
+def test_a_chapter_does_not_start_without_the_data_of_trials_that_were_only_rehearsed(
+    book, make_record
+):
+    parameters = {"scale": "cpu", "seeds": 1, "data_dir": "none", "results_dir": "records"}
+    session = Session.start(**parameters)
+    for name in experiments(STEM):
+        for trial in session.trials(STEM, name):
+            session.store.put(make_record(trial, exit="cut"))
+    with pytest.raises(UserError, match="is missing"):
+        notebooks.check(STEM, session)
+
+
 def test_it_executes_once_until_something_changes(book, monkeypatch):
     """Some clusters have temporary folders with paths too long for a socket."""
     long = book / ("long" * 30)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    settings = Settings.check(seeds=3, results_dir="records")
+    settings = Settings.check({"seeds": 3, "results_dir": "records"})
     assert notebooks.execute(STEM, settings) == "executed"
     assert printed(book) == f"smoke 3 {book / 'records'}\n"
     first = notebooks.target(STEM).read_text(encoding="utf-8")

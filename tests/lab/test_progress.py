@@ -224,6 +224,9 @@ def test_a_choice_says_what_it_decides_what_it_begins_and_what_it_leaves_out(dep
     assert "3 trials decide 3 claims, " in lines[4]
     assert lines[4].endswith("headline claims, in about 3 min, 3 by records.")
     assert lines[-2].startswith("Left out, 3 claims in all")
+    assert (
+        list(progress.choice_lines(choice, trials, most=0))[-1] == "Left out, 3 claims in all."
+    )
     nothing = choose(bundles, costs, 30)
     first = next(progress.choice_lines(nothing, trials))
     assert first.startswith("The time that is left")

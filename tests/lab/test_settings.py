@@ -12,7 +12,7 @@ from capslib.lab.settings import Settings, check_device, parse
 
 
 def test_defaults_are_smoke_on_the_cpu():
-    settings = Settings.check()
+    settings = Settings.check({})
     assert settings.scale == "smoke"
     assert settings.device == "cpu"
     assert settings.seeds is None, "those of the experiment"
@@ -53,7 +53,7 @@ BAD_PARAMETERS = {
 def test_bad_parameters_are_answered_with_the_nearest_good_one(pair):
     parameters = parse([pair])
     with pytest.raises(UserError) as error:
-        Settings.check(**parameters)
+        Settings.check(parameters)
     message = str(error.value)
     assert BAD_PARAMETERS[pair] in message
     assert "\n" not in message
@@ -65,7 +65,7 @@ def test_the_time_between_checkpoints_has_to_be_a_number_of_seconds(monkeypatch,
     monkeypatch.setenv(name, seconds)
     message = rf"^\${name} is '{seconds}'; it should be a number of"
     with pytest.raises(UserError, match=message):
-        Settings.check()
+        Settings.check({})
 
 
 # ------------------------------------------------------------------------------------------

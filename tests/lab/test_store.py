@@ -155,7 +155,7 @@ def test_records_go_to_the_nearest_book_unless_a_folder_is_named(tmp_path, monke
     assert Store().root == tmp_path / "elsewhere"
     assert Store(tmp_path / "folder").root == tmp_path / "folder"
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert Store("~/x").root == Settings.check(data_dir="~/x").data_dir == tmp_path / "x"
+    assert Store("~/x").root == Settings.check({"data_dir": "~/x"}).data_dir == tmp_path / "x"
 
 
 def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path):
