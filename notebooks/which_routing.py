@@ -51,7 +51,7 @@ from matplotlib import pyplot as plt
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
 from capslib.lab.statistics import interval, leaders
-from capslib.lab.study import QUESTIONS, Study, label, leading, title
+from capslib.lab.study import QUESTIONS, Study, label, leader_or_ties, title
 from capslib.papers.which_routing import EXPERIMENTS, STEM
 
 plots.use_style()
@@ -95,7 +95,7 @@ frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
 # %% tags=["remove-input"]
 rows = {}
 for condition, metric in QUESTIONS.items():
-    cells = [leading(study.values(data, metric)) for data in study.data_sets]
+    cells = [leader_or_ties(study.values(data, metric)) for data in study.data_sets]
     if set(cells) != {frames.MISSING}:
         rows[condition] = cells
 frames.table(rows, map(title, study.data_sets), "test images")

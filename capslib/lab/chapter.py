@@ -81,7 +81,7 @@ class Chapter:
             verdict = verdicts[claim]
             group = unjudged if verdict.group in claims.UNJUDGED else judged
             group.append(verdict)
-        html = _table(judged, names, details) + _fold(unjudged, names)
+        html = _table(judged, names, details) + _unjudged(unjudged, names)
         return HTML(f'<div class="claims-wrap">{html}</div>')
 
     def side_by_side(self, table: DataFrame, digits: int = 3) -> Styler:
@@ -123,10 +123,10 @@ def _table(verdicts: Sequence[Verdict], names: Mapping, details: Mapping) -> str
         return ""
     rows = ""
     for verdict in verdicts:
-        name, label = _name(verdict, names)
+        link, name = _link_and_name(verdict, names)
         rows += (
             f'<tr id="at-{verdict.claim.id}">'
-            f'<td data-label="Row">{label} <small class="claim-id">{name}</small></td>'
+            f'<td data-label="Row">{name} <small class="claim-id">{link}</small></td>'
             f'<td data-label="Paper">{escape(claims.theirs(verdict))}</td>'
             f'<td data-label="Ours">{escape(claims.ours(verdict))}'
             f' <small class="basis">{escape(claims.basis(verdict))}</small>'
@@ -141,22 +141,22 @@ def _table(verdicts: Sequence[Verdict], names: Mapping, details: Mapping) -> str
     return f'<table class="{kind}">{_WIDTHS}<thead>{head}</thead><tbody>{rows}</tbody></table>'
 
 
-def _name(verdict: Verdict, names: Mapping) -> tuple[str, str]:
+def _link_and_name(verdict: Verdict, names: Mapping) -> tuple[str, str]:
     """Return the HTML of a claim's id, with a link to its row, and of its name in ``names``."""
     claim = verdict.claim
     link = f'<a href="#claim-{claim.id}"><code>{claim.id}</code></a>'
     return link, escape(names.get(claim.id) or claim.statement)
 
 
-def _fold(verdicts: Sequence[Verdict], names: Mapping) -> str:
+def _unjudged(verdicts: Sequence[Verdict], names: Mapping) -> str:
     """Return the HTML of a line that unfolds to claims that were not judged, and why."""
     if not verdicts:
         return ""
     items = ""
     for verdict in verdicts:
-        name, label = _name(verdict, names)
+        link, name = _link_and_name(verdict, names)
         items += (
-            f'<li id="at-{verdict.claim.id}">{claims.seal(verdict)} {label} ({name}; paper: '
+            f'<li id="at-{verdict.claim.id}">{claims.seal(verdict)} {name} ({link}; paper: '
             f"{escape(claims.theirs(verdict))}). {escape(verdict.reason)}</li>"
         )
     counts = Counter(verdict.status for verdict in verdicts)

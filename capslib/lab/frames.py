@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -57,7 +56,7 @@ def metrics(records: Iterable[Record]) -> DataFrame:
     """Return a table with a row for each record.
 
     Its columns are the fields of the configuration, ``parameters``, the metrics by name,
-    ``seed``, ``scale``, ``exit`` and ``key``.
+    ``seed``, ``scale``, ``exit`` and ``key``. A metric takes the place of a field of its name.
     """
     import pandas as pd
 
@@ -79,9 +78,7 @@ def values(records: Iterable[Record], metric: str) -> list[float]:
     return [record.metrics[metric].value for record in records if metric in record.metrics]
 
 
-def mean(
-    values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 100), unit: str = ""
-) -> str:
+def mean(values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 100)) -> str:
     """Return the mean of the values that are no NaN, as text, or a dash.
 
     Its 95 % interval follows where values differ; ``bounds`` are what no mean can leave.
@@ -90,31 +87,11 @@ def mean(
     if not numbers:
         return MISSING
     text = f"{sum(numbers) / len(numbers):z.{digits}f}"
-    if unit:
-        text += f" {unit}"
     ends = interval(numbers, bounds)
     if ends is not None and len(set(numbers)) > 1:
         low, high = ends
         text += f" [{low:z.{digits}f}, {high:z.{digits}f}]"
     return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "−")
-
-
-def means(
-    table: DataFrame,
-    by: str | list[str],
-    columns: Mapping[str, str],
-    digits: int = 1,
-    bounds: Bounds | None = (0, 100),
-) -> DataFrame:
-    """Return the number of seeds and the :func:`mean` of metrics, for each group of a table.
-
-    The ``table`` is that of :func:`metrics`. ``columns`` maps each metric to the name of its
-    column; a metric that no group has gets none.
-    """
-    groups = table.groupby(by, sort=False)
-    names = [name for name in columns if name in table]
-    texts = groups[names].agg(lambda values: mean(values, digits, bounds))
-    return groups.size().to_frame("seeds").join(texts.rename(columns=dict(columns)))
 
 
 def costs(records: Iterable[Record]) -> DataFrame:
@@ -148,7 +125,7 @@ def configuration(
     """Return the configuration of each scale beside the paper's own setting.
 
     Fields in which the arms of the paper differ are left out but for those in ``shown``, and
-    those named in ``arm``, and what every scale leaves None, off or empty. ``more`` adds
+    those named in ``arm``, and what every scale leaves None, off, zero or empty. ``more`` adds
     columns, named by their scale and what they are: ``cpu, smaller copy``.
     """
     import pandas as pd
@@ -174,7 +151,7 @@ def configuration(
 def deviations(records: Iterable[Record]) -> DataFrame:
     """Return each difference from the paper, with the scales at which it holds.
 
-    The ledger says it, as it does today. What only records name stands there, too.
+    A difference that the ledger has is worded as it is there today.
     """
     import pandas as pd
 
@@ -252,28 +229,6 @@ def text(value: object) -> str:
     if isinstance(value, list | tuple):
         return " · ".join(map(text, value))
     return grouped(str(value))
-
-
-def plain(text: str) -> str:
-    """Return a text of a record for Markdown, where it means nothing but itself."""
-    return re.sub(r"([!-/:-@[-`{-~])", r"\\\1", " ".join(text.split()))
-
-
-def standing(records: Sequence[Record]) -> str:
-    """Return what a figure shows, and how its data differ from the originals, as Markdown."""
-    names = {record.config["data"] for record in records if record.config.get("data")}
-    sets = ", ".join(sorted(map(plain, names)))
-    scales = ", ".join(sorted({record.trial.scale for record in records}))
-    parts = [f"Shown: {plural(len(records), 'record')} on {sets} at {scales} scale."]
-    notes: set[str] = set()
-    for record in records:
-        for data in record.data:
-            if not data.stand_in:
-                notes |= {plain(deviation) for deviation in data.deviations}
-    parts += [f"The data: {note}." for note in sorted(notes)]
-    if scales == "smoke":
-        parts.append("These networks trained for seconds on a stand-in; they decide nothing.")
-    return " ".join(parts)
 
 
 def shown_are(records: Iterable[Record]) -> str:

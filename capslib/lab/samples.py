@@ -79,7 +79,7 @@ class Sample:
     def seeds_and_size(self) -> str:
         """Return how many seeds there are, and what each was measured on.
 
-        For example ``3 seeds (each on 10 000)``.
+        For example ``3 seeds (each on 10,000)``.
         """
         sizes = [run.read(self.check.metric).n for run in self.paired]
         size = min(sizes, default=0)

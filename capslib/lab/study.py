@@ -35,7 +35,7 @@ __all__ = [
     "chosen_runs",
     "have_trained",
     "label",
-    "leading",
+    "leader_or_ties",
     "title",
     "values",
 ]
@@ -138,14 +138,14 @@ class Study:
                 by_network[network] = numbers
         return by_network
 
-    def leaders(self, metric: str) -> str:
-        """Return which network leads in a metric, on each data set: ``CNN 99.4 on MNIST``."""
+    def highest(self, metric: str) -> str:
+        """Return the network with the highest mean on each data set: ``CNN 99.4 on MNIST``."""
         parts = []
         for data in self.data_sets:
             of_network = self.values(data, metric)
             if of_network:
-                leader, _ = _leader_and_rivals(of_network)
-                parts.append(f"{leader} on {title(data)}")
+                highest, _ = _highest_and_rivals(of_network)
+                parts.append(f"{highest} on {title(data)}")
         return listed(parts) if parts else ""
 
     def tallies(self) -> dict[str, Tally]:
@@ -264,8 +264,8 @@ def values(runs: Iterable[Run], metric: str) -> list[float]:
     return numbers
 
 
-def _leader_and_rivals(values_of: Mapping[str, Sequence[float]]) -> tuple[str, list[str]]:
-    """Return the leader with its mean, and the networks that its seeds do not tell from it."""
+def _highest_and_rivals(values_of: Mapping[str, Sequence[float]]) -> tuple[str, list[str]]:
+    """Return the network with the highest mean, and those too close to tell apart from it."""
     best = leaders(values_of)
     first, *rivals = sorted(best, key=lambda name: -fmean(values_of[name]))
     if rivals and len(best) == len(values_of):
@@ -273,20 +273,20 @@ def _leader_and_rivals(values_of: Mapping[str, Sequence[float]]) -> tuple[str, l
     return f"{label(first)} {fmean(values_of[first]):.1f}", rivals
 
 
-def leading(values_of: Mapping[str, Sequence[float]]) -> str:
-    """Return the network with the highest mean, and those that its seeds do not tell from it.
+def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
+    """Return the network with the highest mean, and those too close to tell apart from it.
 
-    More than two of these are counted. Where nothing is told apart, there is no leader.
+    More than two of these are counted. If none can be told apart, there is no leader.
 
-    >>> leading({"em": [97.0, 97.4], "dynamic": [98.0, 98.2], "cnn": [90.0, 90.1]})
+    >>> leader_or_ties({"em": [97.0, 97.4], "dynamic": [98.0, 98.2], "cnn": [90.0, 90.1]})
     'dynamic (RBA) 98.1 or EM'
     """
     if not values_of:
         return frames.MISSING
-    leader, rivals = _leader_and_rivals(values_of)
+    highest, rivals = _highest_and_rivals(values_of)
     if len(rivals) > 2:
-        return f"{leader} or {len(rivals)} others"
-    return " or ".join([leader, *map(label, rivals)])
+        return f"{highest} or {len(rivals)} others"
+    return " or ".join([highest, *map(label, rivals)])
 
 
 def label(network: str) -> str:

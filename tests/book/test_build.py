@@ -43,7 +43,7 @@ WARNINGS = (
     "nowhere.md",
     "no-anchor",
     "unicorn",
-    "count: cannot count 'unicorns'",
+    "count: Unknown thing to count 'unicorns'",
     "ours: the ledger has no claim 'NEG-T1'",
     "biass",
     "claims-table: no paper or claim 'negation'",

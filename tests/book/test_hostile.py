@@ -120,20 +120,15 @@ def records(make_record) -> list[Record]:
 def chapter(text: str, records: list[Record], store: Store) -> nbformat.NotebookNode:
     """Return a chapter with every table of records that chapters have."""
     metrics = frames.metrics(records)
-    means = frames.means(metrics, ["routing", "bias"], {"train_accuracy": "a"})
     tables = [
         frames.styled(frames.deviations(records)),
         frames.styled(frames.costs(records), digits=1),
         frames.styled(metrics),
-        frames.styled(means),
         Chapter("em_routing", store.root).table("EM-W-8"),
     ]
     outputs = [
         new_output("display_data", {"text/html": table._repr_html_()}) for table in tables
     ]
-    config = {**records[0].config, "data": named("data")}
-    standing = frames.standing([records[0].model_copy(update={"config": config})])
-    outputs.append(new_output("display_data", {"text/markdown": standing}))
     text += "\n{claim}`EM-W-8`; a formula brings MathJax: $x$.\n"
     cells = [new_markdown_cell(text), new_code_cell("shown", outputs=outputs)]
     language = {"name": "python", "pygments_lexer": "ipython3"}

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
-from capsbook import evidence, folding, render, sources
+from capsbook import evidence, fixed_options, render, sources
 
 from capslib.lab import claims
 from capslib.lab.headlines import headlines
@@ -476,10 +476,15 @@ BRANCHES = """def f({parameters}):
             "n=0",
             BRANCHES.format(parameters="x", n="0"),
         ),
+        (
+            "def f(x, n=3):\n    return x.sum(n) + sum(range(n)) + 1 // (n - 3)\n",
+            "n=3",
+            "def f(x):\n    return x.sum(3) + sum(range(3)) + 1 // (3 - 3)\n",
+        ),
     ],
 )
 def test_a_listing_leaves_out_what_its_page_does_not_use(text, options, listing):
-    assert folding.fold(text, folding.options(options)) == listing
+    assert fixed_options.fix(text, fixed_options.parse(options)) == listing
 
 
 @pytest.mark.parametrize("options", ["beta=1", "bias=unread(", "bias None", "μ=1"])

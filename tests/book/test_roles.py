@@ -48,6 +48,7 @@ def test_an_interval_is_as_exact_as_its_value_or_its_wider_end():
     assert roles.ends(interval, 0.977) == "[0.900, 1.000]"
     interval = (6.5, 7.5)
     assert roles.ends(interval, 7) == "[6.50, 7.50]"
+    assert roles.ends((-0.0004, 12.3), 6.1) == "[0.0, 12.3]"
     interval = (-1.1137, 1.1804)
     assert roles.ends(interval, 0.0333) == "[−1.11, 1.18]"
 
@@ -62,8 +63,7 @@ TEXTS = {
     f"{{interval}}`negation_limitation/{ACCURACY}`": "[99.7, 99.7]",
     f"{{measured}}`{ARM} - dynamic/bias:train_accuracy`": f"0{NBSP}points",
     "{count}`claims`": str(len(ledger())),
-    "{count}`reproduced of negation_limitation`": "1",
-    "{count}`baselines`": "0",
+    "{count}`papers`": "5",
     "{answer}`which_routing`": "Open: the networks are still training.",
     "{leading}`turned by 30 degrees`": MISSING,
     "{ours}`EM-W-8`": MISSING,

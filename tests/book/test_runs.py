@@ -37,7 +37,7 @@ def test_evidence_follows_the_records(tmp_path, add_records):
     loaded = evidence.load(tmp_path)
     assert loaded.verdicts["NEG-T1-rba-bias"].status == "reproduced"
     assert [run.path.stem for run in loaded.cited("negation_limitation")] == keys
-    assert "3 records" in render.standing(loaded, "negation_limitation")
+    assert "3 records" in render.what_verdicts_rest_on(loaded, "negation_limitation")
 
 
 def test_a_row_of_runs_has_the_value_of_each_seed_and_leads_to_its_record(
@@ -91,6 +91,39 @@ def test_the_claims_as_csv(tmp_path, add_records):
     formula = {"value": None, "printed": "", "statement": "=HYPERLINK()"}
     hostile = replace(verdicts[0], claim=verdicts[0].claim.model_copy(update=formula))
     assert "'=HYPERLINK()" in runs.claims_csv([hostile]), "a spreadsheet runs no formula"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "-2+3+cmd|' /C calc'!A0", "+1+1", "@SUM(1)", "\t=1"])
+def test_a_text_that_a_spreadsheet_would_compute_is_quoted(tmp_path, add_records, text):
+    add_records(tmp_path)
+    run, *_ = evidence.load(tmp_path).runs.values()
+    (row,) = csv.DictReader(runs.runs_csv([run._replace(device=text)]).splitlines())
+    assert row["device"] == f"'{text}"
+    (row,) = csv.DictReader(runs.runs_csv([run._replace(device="-1.5e-05")]).splitlines())
+    assert row["device"] == "-1.5e-05", "a number"
+
+
+def test_a_record_of_an_earlier_revision_does_not_stop_the_build(tmp_path, make_record):
+    """Its configuration may have a field that is gone; it counts for no claim."""
+    symmetry = papers.experiments("negation_limitation")["symmetry"]
+    changes = {"revision": symmetry.revision - 1, "config": {"gone": 3}}
+    trial = symmetry.trials("cpu")[0].model_copy(update=changes)
+    Store(tmp_path).put(make_record(trial))
+    assert evidence.load(tmp_path).runs[trial.key].arm == "gone = 3"
+
+
+def test_a_mean_is_shown_only_where_all_seeds_have_ended_well(tmp_path, add_records):
+    """To leave out one that failed would select runs by their outcome."""
+    add_records(tmp_path)
+    where = ("negation_limitation", "sign", "dynamic/bias", "paper", "train_accuracy")
+    assert evidence.load(tmp_path).measured(*where).n == 3
+    store = Store(tmp_path)
+    (record, *_) = store.records()
+    changes = {"exit": "nan", "message": "step 3", "metrics": {}, "series": {}}
+    failed = record.model_copy(update=changes)
+    store.path(record.trial).unlink()
+    store.put(failed)
+    assert evidence.load(tmp_path).measured(*where) is None
 
 
 def test_a_chapter_gives_its_answer_and_a_picture_to_the_front_page(tmp_path):

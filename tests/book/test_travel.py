@@ -40,7 +40,7 @@ MARKDOWN = """(here)=
 # Title
 ```{masthead} negation_limitation
 ```
-See {term}`votes <vote>`, {doc}`how to read`, {claim}`NEG-W-1`, {count}`papers`,
+See {term}`votes <vote>`, {claim}`NEG-W-1`, {count}`papers`,
 {theirs}`NEG-T1-rba-bias` and {ours}`NEG-T1-rba-bias` {cite:p}`peer2021`.
 ```{live-source} capslib.inequality.gini
 :test: tests/test_inequality.py::test_x
@@ -48,6 +48,12 @@ See {term}`votes <vote>`, {doc}`how to read`, {claim}`NEG-W-1`, {count}`papers`,
 ```{math}
 a = b
 ```
+```{math}
+:label: eq-over-children
+c = d
+```
+In equation {eq}`eq-over-children` of {doc}`that chapter <papers/em_routing>`,
+see {doc}`/book/rerun`.
 :::{div} answer
 It holds.
 :::
@@ -71,12 +77,15 @@ def test_directives_and_roles_become_plain_markdown(book):
     number = "99.70\N{NO-BREAK SPACE}%"
     for text in (
         "](https://github.com/peerdavid/",
-        "See votes, how to read, **NEG-W-1** (waiting), 5,\n",
+        "See votes, **NEG-W-1** (waiting), 5,\n",
         f"{number} and not run yet ([Peer et al., 2021](https://doi.org/",
         "$$\na = b\n$$",
+        "$$\nc = d \\tag{1}\n$$",
+        "In equation (1) of [that chapter](https://x/blob/main/notebooks/em_routing.py),\n"
+        "see [Rerun it yourself](https://x/blob/main/book/rerun.md).",
         "<details><summary>More</summary>\n\nInside pose:\n| Claim | Paper |",
         "| NEG-T1-rba-bias | 99.70",
-        "$$\nIt holds.\n\n| The paper claims | Verdict |",
+        "\nIt holds.\n\n| The paper claims | Verdict |",
         "x = {1: `2`}",
     ):
         assert text in plain

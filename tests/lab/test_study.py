@@ -123,18 +123,18 @@ def test_every_question_is_one_that_the_runs_answer():
 
 def test_leaders_are_named_on_each_data_set():
     records = runs("uniform", 0.95) + runs("em", 0.97) + runs("cnn", 0.97, data="smallnorb")
-    leaders = Study(records).leaders("rotated_30_accuracy")
+    leaders = Study(records).highest("rotated_30_accuracy")
     assert leaders == "EM 97.0 on MNIST and CNN 97.0 on smallNORB"
-    assert Study(records).leaders("novel_accuracy_at_steps") == ""
+    assert Study(records).highest("novel_accuracy_at_steps") == ""
 
 
 def test_those_too_close_to_the_leader_are_named_or_counted():
     values = {"uniform": [80, 81], "em": [90, 92], "dynamic": [89, 92.5], "cnn": [88, 93]}
-    assert study.leading(values) == "EM 91.0 or dynamic (RBA) or CNN"
+    assert study.leader_or_ties(values) == "EM 91.0 or dynamic (RBA) or CNN"
     values["similarity"] = [87, 92]
-    assert study.leading(values) == "EM 91.0 or 3 others"
-    assert study.leading({"em": [90, 92], "cnn": [89, 92.5]}) == "no clear leader"
-    assert study.leading({}) == "–"
+    assert study.leader_or_ties(values) == "EM 91.0 or 3 others"
+    assert study.leader_or_ties({"em": [90, 92], "cnn": [89, 92.5]}) == "no clear leader"
+    assert study.leader_or_ties({}) == "–"
 
 
 # ------------------------------------------------------------------------------ the answer

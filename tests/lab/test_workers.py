@@ -68,8 +68,10 @@ def process(module: str, *words: str, folder: Path) -> Iterator[subprocess.Popen
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as running:
-        yield running
-        running.kill()
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def worker(address: str, folder: Path, *words: str) -> contextlib.AbstractContextManager:
@@ -138,9 +140,11 @@ def server(answer: bytes) -> Iterator[str]:
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield "tcp://{}:{}".format(*running.server_address)
-        end.set()
-        running.shutdown()
+        try:
+            yield "tcp://{}:{}".format(*running.server_address)
+        finally:
+            end.set()
+            running.shutdown()
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])

@@ -1,10 +1,19 @@
 """The Sphinx extension of this book: claims, verdicts, records and live source on its pages.
 
-``evidence`` judges the claims, ``book`` keeps them between builds, ``render`` and ``runs`` turn
-them into HTML, ``directives`` and ``roles`` hold what authors write, ``sources`` finds code and
-tests, ``notebooks`` publishes runnable notebooks, and ``pages`` finishes pages. This module
-connects them to Sphinx. Sphinx reads a page again when its own text, a file that it shows, or
-the evidence changes.
+This module connects the others to Sphinx::
+
+    evidence    judges the claims; book keeps them between builds
+    directives  what authors write; numbers in prose are in roles
+    render      HTML of verdicts and runs, from templates; runs has tables and CSV files of runs
+    benchmarks  the tables of the speed page
+    sources     finds code and tests; fixed_options leaves out what a page does not use
+    microscope  couplings, iteration by iteration; digits has the network that runs in a page
+    notebooks   what executed chapters give to other pages
+    travel      publishes notebooks that run outside a checkout
+    docstrings  prepares docstrings for the API pages
+    pages       finishes pages
+
+Sphinx reads a page again when its own text, a file that it shows, or the evidence changes.
 """
 
 from __future__ import annotations
@@ -140,7 +149,7 @@ def remove_old_images(app: Sphinx, error: Exception | None) -> None:
 
     A figure is named after its content, so each change of one leaves the file before it.
     """
-    if error is not None:
+    if error is not None or app.builder.format != "html":
         return
     names = {name for _, name in app.env.images.values()}
     for file in Path(app.outdir, app.builder.imagedir).glob("*"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +26,7 @@ from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.lab.study import Study
 from capslib.papers import which_routing
-from capslib.papers.check import BOUNDS, DIFFERENCES, Select
+from capslib.papers.check import BOUNDS, DIFFERENCES, Select, stopped_itself
 from capslib.papers.experiment import SCALES, TWICE
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Evidence:
     """The folder of records."""
     verdicts: dict[str, Verdict]
     runs: dict[str, Run]
-    _arms: dict[str, Runs] = field(default_factory=dict, repr=False)
+    _runs_by_paper: dict[str, Runs] = field(default_factory=dict, repr=False)
 
     def of(self, stem: str | None = None) -> list[Verdict]:
         """Return the verdicts of one paper, or of all."""
@@ -85,30 +86,30 @@ class Evidence:
 
     @functools.cached_property
     def hours(self) -> dict[str, float]:
-        """The core-hours that each waiting claim waits for at paper scale, where records
-        tell."""
+        """The core-hours that the trials take that each claim waits for at paper scale.
+
+        A claim is left out if no estimate exists for one of its trials.
+        """
         hours: dict[str, float] = {}
         for stem in papers.PAPERS:
             hours |= self._hours(stem)
         return hours
 
     def _hours(self, stem: str) -> dict[str, float]:
-        waiting = {
-            claim: trials
-            for claim, trials in papers.needs(stem, "paper").items()
-            if trials and self.verdicts[claim].status == "waiting"
-        }
-        if not waiting:
-            return {}
-        experience = Experience(Store(self.root).records(stem), "cpu")
+        records = list(Store(self.root).records(stem))
+        done = {record.key for record in records}
+        stopped = {record.key for record in records if stopped_itself(record)}
+        experience = Experience(records, "cpu")
         estimates: dict[str, float | None] = {}
         hours = {}
-        for claim, trials in waiting.items():
-            missing = [trial for trial in trials if trial.key not in self.runs]
-            for trial in missing:
+        for claim, waits in papers.waits(stem, done, stopped).items():
+            if self.verdicts[claim].status != "waiting":
+                continue
+            seconds = []
+            for trial in itertools.chain.from_iterable(waits.get("paper", ())):
                 if trial.key not in estimates:
                     estimates[trial.key] = experience.estimate(trial).seconds
-            seconds = [estimates[trial.key] for trial in missing]
+                seconds.append(estimates[trial.key])
             if seconds and None not in seconds:
                 hours[claim] = sum(seconds) / 3600
         return hours
@@ -143,10 +144,11 @@ class Evidence:
     def measured(
         self, paper: str, experiment: str, arm: str, scale: Scale, metric: str
     ) -> Measured | None:
-        """Return the mean of a metric over the seeds of an arm; None where no run has it.
+        """Return the mean of a metric over the seeds of an arm.
 
-        ``ARM - ARM`` is the difference of two arms, over the seeds that both have. Raises
-        :class:`UserError` for a name that is not there.
+        Return None where none has run, and where one failed or lacks the metric. ``ARM - ARM``
+        is the difference of two arms, over the seeds that both have. Raises :class:`UserError`
+        for a name that is not there.
         """
         check_name("scale", scale, SCALES)
         first, minus, second = arm.partition(" - ")
@@ -167,33 +169,37 @@ class Evidence:
     def _by_seed(
         self, paper: str, experiment: str, arm: str, scale: Scale, metric: str
     ) -> dict[int, Metric]:
-        """Return a metric of an arm by seed; nothing if a run of the arm lacks it.
+        """Return a metric of an arm by seed; nothing if a run of the arm failed or lacks it.
 
-        Raises :class:`UserError` if all of them do.
+        To leave such a seed out would select runs by their outcome. Raises :class:`UserError`
+        if all of them lack it, and for an unknown name.
         """
-        # names what is unknown
+        # Raises for an unknown experiment or arm.
         papers.experiments(paper)[experiment].trials(scale, where={"arm": arm})
         select = Select(experiment, arm.removesuffix(TWICE))
         budget = 2 if arm.endswith(TWICE) else 1
-        chosen = self._runs_by_arm(paper).pick(paper, select, scale, budget=budget)
-        runs = [run for run in chosen if run.exit == "ok"]
+        runs = self._runs_of_paper(paper).pick(paper, select, scale, budget=budget)
+        if any(run.exit != "ok" for run in runs):
+            return {}
         metrics = {run.seed: run.read(metric) for run in runs}
         if set(metrics.values()) == {None}:
             names = {name for run in runs for name in run.records[0].metrics}
             check_name(f"metric of {experiment}", metric, names)
         return {} if None in metrics.values() else metrics
 
-    def _runs_by_arm(self, paper: str) -> Runs:
+    def _runs_of_paper(self, paper: str) -> Runs:
         """Return the runs of a paper, read once a build."""
-        if paper not in self._arms:
+        if paper not in self._runs_by_paper:
             records = Store(self.root).records(paper)
-            self._arms[paper] = Runs(records, lambda record: papers.budget(record.trial))
-        return self._arms[paper]
+            self._runs_by_paper[paper] = Runs(
+                records, lambda record: papers.budget(record.trial)
+            )
+        return self._runs_by_paper[paper]
 
     def __getstate__(self) -> dict[str, object]:
         """Return what Sphinx keeps between builds: no records."""
         kept = {name: value for name, value in self.__dict__.items() if name != "study"}
-        return {**kept, "_arms": {}}
+        return {**kept, "_runs_by_paper": {}}
 
 
 def load(results: Path) -> Evidence:
@@ -209,10 +215,10 @@ def load(results: Path) -> Evidence:
 
 def _run(record: Record, path: Path) -> Run:
     trial = record.trial
-    experiment = papers.experiments(trial.paper)[trial.experiment]
+    arm = papers.arm(trial).name if papers.known(trial) else ""
     return Run(
         trial=trial,
-        arm=experiment.arm(trial.scale, trial.config).name or _fields(trial),
+        arm=arm or _fields(trial),
         exit=record.exit,
         metrics={name: metric.value for name, metric in record.metrics.items()},
         wall_seconds=record.wall_seconds,

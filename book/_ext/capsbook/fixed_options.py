@@ -7,6 +7,7 @@ byte.
 from __future__ import annotations
 
 import ast
+import builtins
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ Edit = tuple[int, int, bytes]
 """Start, end and the new bytes between them."""
 
 
-def options(text: str) -> dict[str, str]:
+def parse(text: str) -> dict[str, str]:
     """Return the values of ``bias=None vector=False`` by name, as written.
 
     Raises ValueError where one is not written so, or is no literal.
@@ -42,13 +43,22 @@ def options(text: str) -> dict[str, str]:
     return values
 
 
-def fold(text: str, fixed: Mapping[str, str]) -> str:
+def fix(text: str, fixed: Mapping[str, str]) -> str:
     """Return the source of a function, or of a class with an ``__init__``, for fixed options.
 
-    Leaves out these parameters, what only passes them on, the branches that they make dead, and
-    comments on lines of their own that name one. Elsewhere the value stands in the place of its
-    name. Raises ValueError for a parameter that is not there, or that the code sets to
+    Leaves out these parameters, what only passes them on, a dead ``if`` without an ``else``,
+    and comments on lines of their own that name one. Elsewhere the value stands in the place of
+    its name. Raises ValueError for a parameter that is not there, or that the code sets to
     something else.
+
+    >>> print(fix('''def mean(x, *, bias=None):
+    ...     mu = x.mean()
+    ...     if bias is not None:
+    ...         mu = mu + bias
+    ...     return mu''', {"bias": "None"}))
+    def mean(x):
+        mu = x.mean()
+        return mu
     """
     if not fixed:
         return text
@@ -154,7 +164,7 @@ class _Listing:
             return OPEN
         try:  # no name but those of the options is known here, not even a built-in one
             return eval(ast.unparse(node), {"__builtins__": {}}, self.values)
-        except (NameError, AttributeError, TypeError):
+        except Exception:  # an unknown name, or whatever the expression raises
             return OPEN
 
     def branch(self, node: ast.If) -> Iterator[Edit]:
@@ -199,10 +209,15 @@ class _Listing:
         )
 
     def call(self, node: ast.Call) -> Iterator[Edit]:
-        """Leave out the arguments that only pass an option on."""
+        """Leave out the arguments that only pass an option on.
+
+        Of arguments without a name this is the last one of a function of ours, which is called
+        by its bare name. Others keep it: ``range(iterations)`` becomes ``range(3)``.
+        """
         passed = [keyword for keyword in node.keywords if self.option(keyword.value)]
-        last = node.args[-1:]
-        passed += [argument for argument in last if self.option(argument)]
+        is_ours = isinstance(node.func, ast.Name) and not hasattr(builtins, node.func.id)
+        if is_ours and node.args and self.option(node.args[-1]):
+            passed.append(node.args[-1])
         for argument in passed:
             yield self.without(*self.span(argument))
 

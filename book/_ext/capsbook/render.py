@@ -45,7 +45,7 @@ from capslib.papers import PAPERS, STUDIES
 if TYPE_CHECKING:
     from capsbook.evidence import Evidence
 
-FOLD = 200
+MOST_SQUARES = 200
 """A paper with more claims than this has a tile per table, instead of a square per claim."""
 TILE = 10
 """The fewest claims of a table that become a tile; the others keep their squares."""
@@ -95,12 +95,15 @@ def tables(verdicts: Iterable[Verdict]) -> tuple[dict[str, list[Verdict]], list[
     return large, singles
 
 
-def amount(hours: float) -> str:
-    """Return whole hours, or tenths of the first."""
-    return number(round(hours) or round(hours, 1))
+def core_hours(hours: float) -> str:
+    """Return a time of one CPU core: ``about 3 hours``; tenths below one hour."""
+    if hours < 0.05:
+        return "less than 0.1 hours"
+    digits = 1 if hours < 0.95 else 0
+    return f"about {plural(round(hours, digits or None), 'hour')}"
 
 
-def standing(evidence: Evidence, stem: str) -> str:
+def what_verdicts_rest_on(evidence: Evidence, stem: str) -> str:
     """Say what the verdicts of a chapter rest on."""
     runs = evidence.cited(stem)
     if not runs:
@@ -195,7 +198,7 @@ def without_markup(docstring: str | None) -> str:
     return " ".join(re.sub(r":\w+:`|`", "", docstring or "").split())
 
 
-def words(name: str) -> str:
+def spaced(name: str) -> str:
     """Return the name of a metric, a curve or an experiment as a page writes it."""
     return name.replace("_", " ")
 
@@ -212,9 +215,9 @@ def two_digits(value: float) -> str:
 CALLED = (
     all_parts,
     alt_text,
-    amount,
     beside_public,
     brief,
+    core_hours,
     count_text,
     counted,
     counts,
@@ -228,11 +231,11 @@ CALLED = (
     ranked,
     schema_parts,
     site_file,
-    standing,
     tables,
     times_of_limit,
     total_of,
     two_digits,
+    what_verdicts_rest_on,
 )
 TEMPLATES.globals.update({function.__name__: function for function in CALLED})
 TEMPLATES.globals.update(
@@ -241,7 +244,7 @@ TEMPLATES.globals.update(
     CARD=CARD,
     CPU_CORE=CPU_CORE,
     DOUBT=DOUBT,
-    FOLD=FOLD,
+    MOST_SQUARES=MOST_SQUARES,
     GROUPS=GROUPS,
     LABELS=LABELS,
     NONE_TRAINED=NONE_TRAINED,
@@ -250,4 +253,4 @@ TEMPLATES.globals.update(
     claims=claims,
     zip=zip,
 )
-TEMPLATES.filters.update(cases=cases, without_markup=without_markup, words=words)
+TEMPLATES.filters.update(cases=cases, without_markup=without_markup, spaced=spaced)

@@ -7,9 +7,9 @@
 ``{verdict}`EM-T1-cnn```                the verdict, in a word
 ``{measured}`EXPERIMENT:ARM:METRIC```   the mean of a metric over seeds, at cpu scale
 ``{interval}`EXPERIMENT:ARM:METRIC```   its 95 % interval
-``{count}`claims of em_routing```       how many, see :func:`count`
+``{count}`claims```                     how many, see :func:`count`
 ``{answer}`which_routing```             what the study of routings answers, in a sentence or two
-``{leading}`turned by 30 degrees```     which network of the study leads there
+``{leading}`turned by 30 degrees```     which network of the study has the highest mean there
 ======================================  ========================================================
 
 ``EXPERIMENT@paper`` stands for another scale, ``STEM/EXPERIMENT`` for another paper than the
@@ -36,7 +36,7 @@ from capslib.errors import UserError, check_name
 from capslib.lab import claims
 from capslib.lab.ledger import grouped, raised
 from capslib.lab.study import QUESTIONS
-from capslib.lab.words import BASELINES, CAPSULES, EXACT, REDUCED, Verdict, counts
+from capslib.lab.words import REDUCED, Verdict, counts
 from capslib.papers import PAPERS, STUDIES
 
 if TYPE_CHECKING:
@@ -59,18 +59,19 @@ ROLE = re.compile(r"\{(?P<role>[a-z]+)\}`(?P<target>[^`]+)`")
 def rounded(value: float, decimals: int | None = None) -> str:
     """Return a number for prose: three significant digits, zeros kept; a whole number in full.
 
-    ``decimals`` rounds it like another number instead.
+    With ``decimals``, return it with as many instead.
 
     >>> rounded(19.632), rounded(0.9), rounded(-60431), rounded(0.00006104)
     ('19.6', '0.900', '−60,431', '6.10·10⁻⁵')
+    >>> rounded(-0.04, decimals=1)
+    '0.0'
     """
-    if value < 0:
-        return f"−{rounded(-value, decimals)}"
+    if decimals is None and 0 < abs(value) < 1e-3:
+        text = raised(f"{abs(value):.2e}")
+        return f"−{text}" if value < 0 else text
     if decimals is None:
         decimals = decimals_of(value)
-    if 0 < value < 1e-3:
-        return raised(f"{value:.2e}")
-    return grouped(f"{value:.{decimals}f}")
+    return grouped(f"{value:z.{decimals}f}").replace("-", "−")
 
 
 def decimals_of(value: float) -> int:
@@ -108,25 +109,25 @@ def our_interval(verdict: Verdict) -> str | None:
 
 def ours(book: Book, target: str, paper: str) -> str | None:
     """Return our value of a claim, with its unit."""
-    return our_value(_verdict(book, target)) or None
+    return our_value(verdict_on(book, target)) or None
 
 
 def theirs(book: Book, target: str, paper: str) -> str | None:
     """Return the paper's value of a claim, as printed, with its unit."""
-    verdict = _verdict(book, target)
+    verdict = verdict_on(book, target)
     return None if verdict.claim.value is None else claims.theirs(verdict)
 
 
 def word(book: Book, target: str, paper: str) -> str | None:
     """Return the verdict on a claim, unless it waits for a run."""
-    verdict = _verdict(book, target)
+    verdict = verdict_on(book, target)
     return None if verdict.status == "waiting" else verdict.word
 
 
 def interval(book: Book, target: str, paper: str) -> str | None:
     """Return the 95 % interval of our value of a claim, or of an arm."""
     if ":" not in target:
-        return our_interval(_verdict(book, target))
+        return our_interval(verdict_on(book, target))
     mean = _measured(book, target, paper)
     return mean and ends(mean.interval, mean.value)
 
@@ -138,33 +139,19 @@ def measured(book: Book, target: str, paper: str) -> str | None:
 
 
 def count(book: Book, target: str, paper: str) -> str:
-    """Return how many there are of ``claims``, ``papers``, ``records`` or claims of a verdict.
+    """Return how many there are of ``claims``, ``papers``, ``records`` or ``measured`` claims.
 
-    ``capsules`` and ``baselines`` are judged at the papers' own size, ``reduced`` in a reduced
-    setting, ``exact`` as theorems and counts. These are never added up. ``undecided`` are those
-    in a reduced setting; another word counts in the first group that has it. ``claims of
-    em_routing`` counts in one paper.
+    ``measured`` are claims of values that small networks have a number for.
     """
-    kind, _, stem = target.partition(" of ")
-    if stem and stem not in PAPERS:
-        raise UserError(f"cannot count {target!r}")
-    verdicts = book.evidence.of(stem or None)
-    by_group = counts(verdicts)
+    verdicts = book.evidence.of()
     totals = {
         "claims": len(verdicts),
         "papers": len(PAPERS),
-        "records": len(book.evidence.cited(stem or None)),
-        "undecided": by_group[REDUCED]["undecided"],
+        "records": len(book.evidence.cited()),
+        "measured": counts(verdicts)[REDUCED]["measured"],
     }
-    groups = {"capsules": CAPSULES, "baselines": BASELINES, "reduced": REDUCED, "exact": EXACT}
-    for name, group in groups.items():
-        totals[name] = sum(by_group[group].values())
-    for words in by_group.values():
-        for status, number in words.items():
-            totals.setdefault(status, number)
-    if kind not in totals:
-        raise UserError(f"cannot count {target!r}")
-    return grouped(str(totals[kind]))
+    check_name("thing to count", target, totals)
+    return grouped(str(totals[target]))
 
 
 def answer(book: Book, target: str, paper: str) -> str:
@@ -174,12 +161,13 @@ def answer(book: Book, target: str, paper: str) -> str:
 
 
 def leading(book: Book, target: str, paper: str) -> str | None:
-    """Return which network leads in a question of the study, on each data set."""
+    """Return which network has the highest mean in a question of the study, by data set."""
     check_name("question", target, QUESTIONS)
-    return book.evidence.study.leaders(QUESTIONS[target]) or None
+    return book.evidence.study.highest(QUESTIONS[target]) or None
 
 
-def _verdict(book: Book, claim: str) -> Verdict:
+def verdict_on(book: Book, claim: str) -> Verdict:
+    """Return the verdict on a claim. Raises UserError for an unknown one."""
     try:
         return book.evidence.verdicts[claim]
     except KeyError:
@@ -246,7 +234,7 @@ class ClaimRole(SphinxRole):
         book, page = self.env.capsbook, self.env.docname
         book.pages.add(page)
         try:
-            verdict = _verdict(book, self.text)
+            verdict = verdict_on(book, self.text)
         except UserError as error:
             logger.warning(f"claim: {error}", location=self.get_location(), type="capsbook")
             return [nodes.literal(self.rawtext, self.text)], []
@@ -302,7 +290,10 @@ def write_alt_texts(app: Sphinx, doctree: nodes.document) -> None:
         text = image.get("alt", "")
         if ROLE.search(text):
             app.env.capsbook.pages.add(page)
-            image["alt"] = alt_text(text, app.env.capsbook, chapter_of(page))
+            try:
+                image["alt"] = alt_text(text, app.env.capsbook, chapter_of(page))
+            except UserError as error:
+                logger.warning(f"alt text: {error}", location=image, type="capsbook")
 
 
 def leave_out_sentences(app: Sphinx, doctree: nodes.document) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from capsbook.book import runs_anchor
-from capsbook.render import TEMPLATES, words
+from capsbook.render import TEMPLATES, spaced
 from capslib import papers
 from capslib.lab import claims, progress
 from capslib.lab.ledger import number, plural
@@ -114,7 +114,7 @@ def cited_runs(verdict: Verdict, evidence: Evidence) -> list[tuple[str, str]]:
     lines = []
     for (experiment, scale), runs in _by_experiment(cited).items():
         anchor = runs_anchor(verdict.claim.paper, experiment, scale)
-        count = f"{plural(len(runs), 'run')} of {words(experiment)} at {scale} scale"
+        count = f"{plural(len(runs), 'run')} of {spaced(experiment)} at {scale} scale"
         arms = _arms_in_words(list(dict.fromkeys(run.arm for run in runs)))
         seeds = _seeds_in_words(sorted({run.trial.seed for run in runs}))
         lines.append((anchor, f"{count}: {arms}; {seeds}"))
@@ -177,7 +177,11 @@ def _csv(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     return file.getvalue()
 
 
+NUMBER = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?")
+
+
 def _no_formula(cell: object) -> object:
     """Quote what a spreadsheet would run as a formula."""
-    is_formula = isinstance(cell, str) and re.match(r"[=+\-@](?!\d)", cell)
-    return f"'{cell}" if is_formula else cell
+    if not isinstance(cell, str) or NUMBER.fullmatch(cell):
+        return cell
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

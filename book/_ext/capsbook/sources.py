@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from capsbook import folding
+from capsbook import fixed_options
 
 API = "book/api"
 """The folder of the pages of the API reference."""
@@ -52,7 +52,7 @@ def find_source(root: Path, dotted: str, docstring: bool = False, options: str =
         del block[start - first : end - first]
     listing = "".join(line[node.col_offset :] or "\n" for line in block)
     try:
-        listing = folding.fold(listing, folding.options(options))
+        listing = fixed_options.fix(listing, fixed_options.parse(options))
     except ValueError as error:
         raise SourceNotFound(f"{file}, {'.'.join(names)}: {error}") from None
     return Source(listing, path, first)

@@ -44,6 +44,7 @@ FENCE = re.compile(
     re.M,
 )
 ROLE = re.compile(r"\{(?P<name>[a-z:]+)\}`(?P<target>[^`]+)`")
+LABEL = re.compile(r":label: *([\w-]+)")
 SETUP = """\
 # Outside a checkout, as on Colab: installs this book's module as it was when the book was
 # built, unless just that is installed, and fetches the records behind its verdicts.
@@ -83,7 +84,10 @@ def archive_of(repository: str, root: Path) -> str:
 
 
 def digest(package: pathlib.Path) -> str:
-    """Return a hash of a package's code, whatever ends its lines."""
+    """Return a hash of a package's code, whatever ends its lines.
+
+    The first cell of a notebook has this function, so it uses only what that cell imports.
+    """
     code = []
     for path in package.rglob("*.py"):
         content = path.read_bytes().replace(b"\r\n", b"\n")
@@ -130,7 +134,9 @@ def _directive(book: Book, fence: re.Match) -> str:
             name = argument.rpartition(".")[2]
             return f"`{name}` in {link}:\n\n```python\n{listing.text}\n```"
         case "math":
-            return f"$$\n{argument}{body.strip()}\n$$"
+            label = re.search(LABEL, fence["options"])
+            tag = f" \\tag{{{_equation_numbers(book.root)[label[1]]}}}" if label else ""
+            return f"$$\n{argument}{body.strip()}{tag}\n$$"
         case "masthead":
             return f"{citation(argument)}."
         case "headlines":
@@ -165,10 +171,33 @@ def _role(book: Book, name: str, target: str, paper: str) -> str:
         return f"({'; '.join(cited)})"
     if name == "numref":
         return "the figure"
+    if name == "eq":
+        return f"({_equation_numbers(book.root)[target]})"
     if name == "claim":
-        return f"**{target}** ({book.evidence.verdicts[target].word})"
-    title, _, address = target.rstrip(">").partition("<")
+        return f"**{target}** ({roles.verdict_on(book, target).word})"
+    title, explicit, address = target.rstrip(">").partition("<")
+    if name == "doc":
+        return _page(book, address if explicit else title, title.strip() if explicit else "")
     return title.strip() or address
+
+
+def _page(book: Book, address: str, title: str) -> str:
+    """Return a link to the source of a page; by default its title is the page's own."""
+    path = address.removeprefix("/book/").removeprefix("/")
+    chapter = f"notebooks/{path.removeprefix('papers/')}.py"
+    file = chapter if (book.root / chapter).is_file() else f"book/{path}.md"
+    text = (book.root / file).read_text(encoding="utf-8")
+    heading = re.search(r"^(?:# )?# (.+)$", text, re.M)
+    return f"[{title or heading[1]}]({book.blob(file)})"
+
+
+def _equation_numbers(root: Path) -> dict[str, int]:
+    """Return the number of each labelled equation: its place among those of its chapter."""
+    numbers = {}
+    for path in root.glob("notebooks/*.py"):
+        labels = re.findall(LABEL, path.read_text(encoding="utf-8"))
+        numbers |= {label: number for number, label in enumerate(labels, 1)}
+    return numbers
 
 
 @functools.cache
