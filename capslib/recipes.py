@@ -255,7 +255,7 @@ class Recipe(BaseRecipe):
         labels = torch.tensor(split["labels"][rows], device=device)
         if self.resize is not None and images.shape[-2:] != (self.resize, self.resize):
             images = _resized(images, self.resize)
-        return Examples(images if self.augments else self.prepare(images), labels)
+        return Examples(images if self.prepares_batches else self.prepare(images), labels)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -278,17 +278,17 @@ class Recipe(BaseRecipe):
         return len(SETS[self.data].classes)
 
     @property
-    def augments(self) -> bool:
-        """Whether every batch is prepared anew, with random numbers of its own."""
+    def prepares_batches(self) -> bool:
+        """Whether images stay as they are until the network sees them, batch by batch."""
         return self.crop is not None or self.jitter
 
     def seen(self, inputs: Tensor) -> Tensor:
         """Return the network's input in a test, from ``inputs`` of a split [N, …]."""
-        return self.prepare(inputs) if self.augments else inputs
+        return self.prepare(inputs) if self.prepares_batches else inputs
 
     def augmentation(self) -> dict[str, Any]:
         """Return how :func:`capslib.training.fit` prepares every batch, where it does."""
-        transform = self.prepare if self.augments else None
+        transform = self.prepare if self.prepares_batches else None
         return {"transform": transform, "shared_stream": self.shared_stream}
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:

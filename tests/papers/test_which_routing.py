@@ -115,6 +115,18 @@ def test_of_toys_a_whole_instance_of_each_class_is_held_out():
     assert not set(instance[held_out]) & set(instance[~held_out])
 
 
+def test_viewpoints_have_as_many_passes_over_their_images_as_the_comparison():
+    passes = []
+    for experiment, name in (
+        (EXPERIMENT, "smallnorb/em/0.001"),
+        (viewpoints.VIEWPOINTS, "em/0.001"),
+    ):
+        recipe = experiment.at("paper")[name].recipe
+        steps = recipe.measured_after[0] * recipe.steps_of_epoch(recipe.train_size)
+        passes.append(steps * recipe.batch_size / recipe.train_size)
+    assert passes == [pytest.approx(40, abs=0.5)] * 2
+
+
 def test_viewpoints_are_trained_and_held_out_on_familiar_azimuths_alone():
     recipe = viewpoints.ViewpointRecipe(data="toys")
     train, test = load("toys", "train"), load("toys", "test")

@@ -109,8 +109,8 @@ class SparseRecipe(Recipe):
         return self.mask == "label" or self.network == "cnn"
 
     @property
-    def augments(self) -> bool:
-        """Every batch is prepared anew."""
+    def prepares_batches(self) -> bool:
+        """True: every batch is distorted anew."""
         return True
 
     def frame(self) -> int:

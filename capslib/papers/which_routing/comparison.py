@@ -181,18 +181,19 @@ def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
 def run(arm: Arm, context: Context) -> Outcome:
     """Train a network, and measure it at both budgets."""
     recipe: ComparisonRecipe = arm.recipe
-    trainings = [recipe.model_copy(update={"epochs": n}) for n in recipe.measured_after]
+    recipes = [recipe.model_copy(update={"epochs": n}) for n in recipe.measured_after]
     longest = train(recipe, context.seed, context)
     trained = {recipe.epochs: longest}
-    # These are read from the folder, where the longest training has left them on its way, so
+    # The longest training has left these in its folder on its way, so they are only read, and
     # their seconds are in its own.
     reading = dataclasses.replace(context, seconds_before=0.0, resumed_from=[])
-    for shorter in trainings:
-        if shorter.epochs not in trained:
-            trained[shorter.epochs] = train(shorter, context.seed, reading)
+    for recipe_at_budget in recipes:
+        epochs = recipe_at_budget.epochs
+        if epochs not in trained:
+            trained[epochs] = train(recipe_at_budget, context.seed, reading)
     metrics: dict[str, Metric] = {}
-    for budget, shorter in zip(BUDGETS, trainings, strict=False):
-        metrics |= accuracies(shorter, trained[shorter.epochs], budget)
+    for budget, recipe_at_budget in zip(BUDGETS, recipes, strict=False):
+        metrics |= accuracies(recipe_at_budget, trained[recipe_at_budget.epochs], budget)
     at_equal_steps = trained[recipe.measured_after[0]]
     network, splits = at_equal_steps.network, at_equal_steps.splits
     options: ComparisonOptions = arm.options
@@ -474,12 +475,15 @@ def chosen_rates(
     """Return the learning rate that counts, by data set and network.
 
     It has the highest held-out accuracy at a budget, as the mean over seeds; of equal ones it
-    is the smallest. A run without metrics, such as one that ended in NaN, counts as zero. A
-    network is left out until all rates have run with all seeds. No test image is looked at.
+    is the smallest. A run without any metric, such as one that ended in NaN, counts as zero. A
+    network is left out until all rates have run with all seeds, and if it was not measured at
+    this budget. No test image is looked at.
     """
     metric = f"held_out_accuracy_at_{budget}"
     accuracy: dict[tuple[str, str], dict[float, dict[int, float]]] = {}
     for run in runs:
+        if run.metrics and metric not in run.metrics:
+            continue
         network = run.config["data"], name_of(run.config)
         value = run.metrics[metric].value if metric in run.metrics else 0.0
         by_rate = accuracy.setdefault(network, {rate: {} for rate in RATES})

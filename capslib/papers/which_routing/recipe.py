@@ -83,8 +83,8 @@ class ComparisonRecipe(Recipe):
         return min(self.epoch_steps, math.ceil(examples / self.batch_size))
 
     @property
-    def augments(self) -> bool:
-        """True: images stay as they are, because tests change and attack their pixels."""
+    def prepares_batches(self) -> bool:
+        """True, because tests change and attack pixels."""
         return True
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
