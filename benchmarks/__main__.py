@@ -217,7 +217,10 @@ def _timed(function: Callable[[], object], device: str) -> float:
     """Return the seconds of a call, the work that it leaves to a GPU included."""
     import torch
 
-    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    def wait() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
+
     wait()
     start = time.perf_counter()
     function()
@@ -230,10 +233,10 @@ def _peak(step: Callable[[], object], device: str) -> int:
     import torch
 
     if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats()
-        base = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats(device)
+        base = torch.cuda.memory_allocated(device)
         step()
-        return torch.cuda.max_memory_allocated() - base
+        return torch.cuda.max_memory_allocated(device) - base
     import psutil
 
     from capslib.lab.runs import PeakMemory

@@ -160,22 +160,21 @@ def steps(name: str, count: int, device: str, rates: dict[str, float]) -> Row:
     """Return what a step takes while ``count`` such trainings run at once.
 
     The limit is the larger of arithmetic, at the rate of matrix products, and of the bytes that
-    products and the optimizer move, at that of a copy. Several trainings share it.
+    products and the optimizer move, at that of a copy. Several trainings share it. If one
+    fails, ``bound_by`` says so, and the costs are missing.
     """
     command = [sys.executable, "-m", "benchmarks.card", "--device", device, "--train", name]
-    pipes = {"stdin": -1, "stdout": -1, "encoding": "utf-8"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}
     trainings = [subprocess.Popen(command, **pipes) for _ in range(count)]
-    for training in trainings:
-        training.stdout.readline()  # it is warm
-    for training in trainings:
+    warm = [training for training in trainings if training.stdout.readline() == "warm\n"]
+    for training in warm:
         training.stdin.write("go\n")
         training.stdin.flush()
-    costs = []
-    for training in trainings:
-        output, _ = training.communicate()
-        if training.returncode:
-            return {"together": count, "bound_by": f"failed: status {training.returncode}"}
-        costs.append(json.loads(output.splitlines()[-1]))
+    outputs = [training.communicate()[0] for training in trainings]
+    failed = [training.returncode for training in trainings if training.returncode]
+    if failed:
+        return {"together": count, "bound_by": f"failed: status {failed[0]}"}
+    costs = [json.loads(output.splitlines()[-1]) for output in outputs]
     seconds = median(cost["seconds"] for cost in costs)
     counted = count_step(recipe_of(name))
     wide = {**rates, "vector_flops_per_second": rates["matrix_flops_per_second"]}
@@ -209,7 +208,7 @@ def train_here(name: str, device: str) -> dict[str, float]:
         batch_size=recipe.batch_size,
         context=Context(0, device, max_steps=EPOCH_STEPS * (WARM + TIMED), progress=clock),
     )
-    peak = torch.cuda.max_memory_allocated() if device.startswith("cuda") else 0
+    peak = torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0
     return {"seconds": clock.seconds_of_a_step(), "bytes": peak}
 
 

@@ -128,7 +128,6 @@ class Run:
             weights = self.best or self.model.state_dict()
             finished = {"finished": True, "best": {}, "model": weights, "optimizer": {}}
             _write(path, self._state() | finished)
-            self.saved = time.perf_counter()
 
     def _state(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in self.FIELDS}
@@ -166,6 +165,9 @@ class Run:
 
     def _check(self, state: dict[str, Any]) -> None:
         """Raise ValueError for a state that this run, with this code, cannot have left."""
+        if state["code"] != self.code:
+            message = "it was left by another version of the code, and a record names one"
+            raise ValueError(message)
         try:
             progress = Progress.model_validate(state)
         except ValidationError as error:
@@ -187,9 +189,6 @@ class Run:
         for leaf in tree_leaves([weights, state["best"], state["optimizer"]]):
             if isinstance(leaf, Tensor) and not leaf.isfinite().all():
                 raise ValueError("a weight or a moment of it is not finite")
-        if state["code"] != self.code:
-            message = "it was left by another version of the code, and a record names one"
-            raise ValueError(message)
 
     def _copy(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state with tensors of its own on the device."""

@@ -58,7 +58,7 @@ class Config(Model):
 
 
 def matches(fields: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    """Return whether fields, as JSON has them, have these values; a tuple stands for a list.
+    """Return whether fields, as JSON has them, have these values; a tuple equals a list.
 
     >>> matches({"sizes": [32, 8], "bias": True}, {"sizes": (32, 8)})
     True

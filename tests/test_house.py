@@ -85,7 +85,8 @@ def imports(module: str) -> set[str]:
             node.body = []
     names = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports by a relative name: write the whole one"
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
                 names.add(submodule if submodule in FILES else node.module)
@@ -301,8 +302,8 @@ def test_what_a_command_selects_is_there(words):
 
 
 @EACH_JOB
-def test_a_job_that_may_write_runs_nothing_of_the_project(flow, name):
-    """Whatever a package or a notebook does in a job, it cannot push."""
+def test_a_job_that_checks_out_the_project_may_only_read(flow, name):
+    """Whatever a package or a notebook does in such a job, it cannot push."""
     job = flow["jobs"][name]
     permissions = job.get("permissions", flow["permissions"])
     checkouts = [step for step in job["steps"] if "actions/checkout" in step.get("uses", "")]

@@ -1,7 +1,7 @@
 """Small generated stand-ins for CIFAR-10, HAM10000 and the CRISPR pairs.
 
-They have their arrays and factors, and nothing of their difficulty. All numbers come from
-``RandomState``, whose draws are the same in every release of numpy.
+They have the arrays and factors of these sets, and nothing of their difficulty. All numbers
+come from ``RandomState``, whose draws are the same in every release of numpy.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def _check_shapes(folder: Path, manifest: Manifest, spec: DataSet) -> None:
-    """Raise UserError unless a manifest names the arrays of the set, in its shapes.
+    """Raise UserError unless a manifest names the arrays of a set, and its first has the shape.
 
     A set that is not complete may lack splits and examples.
     """
@@ -131,15 +131,15 @@ def _check_shapes(folder: Path, manifest: Manifest, spec: DataSet) -> None:
         missing = [name for name in spec.arrays if name not in arrays]
         if missing:
             raise _damaged(folder, f"{split} lacks {', '.join(missing)}")
-        array = spec.arrays[0]
-        actual, expected = arrays[array].shape, list(shape)
-        if array != "images":  # it is prepared in another form than a network sees
+        first = spec.arrays[0]
+        actual, expected = arrays[first].shape, list(shape)
+        if first != "images":  # it is prepared in another form than a network sees
             expected[1:] = actual[1:]
         fits = actual == expected
         if not manifest.complete:
             fits = actual[1:] == expected[1:] and actual[:1] <= expected[:1]
         if not fits:
-            reason = f"{split}/{array} has the shape {actual}; {spec.name} has {expected}"
+            reason = f"{split}/{first} has the shape {actual}; {spec.name} has {expected}"
             raise _damaged(folder, reason)
 
 
@@ -306,6 +306,7 @@ def write(
                 }
         manifest = {"name": folder.name, **fields, "arrays": arrays}
         (new / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        (folder / MANIFEST).unlink(missing_ok=True)  # it would not fit the new arrays
         for split in {path.split("/")[0] for path in arrays}:
             shutil.rmtree(folder / split, ignore_errors=True)
             (new / split).rename(folder / split)

@@ -108,7 +108,8 @@ STALL_BYTES = 2**16
 def _transfer(address: str, path: str, largest: int) -> None:
     """Write what an address delivers into a file.
 
-    Raises OSError for more than ``largest`` bytes, and where the transfer breaks off or stalls.
+    Raises OSError for more than ``largest`` bytes. Where the transfer breaks off or stalls,
+    raises OSError or urllib3's HTTPError.
     """
     import requests  # takes a moment, and only a download needs it
 

@@ -31,7 +31,7 @@ class DataSet:
     licence: str
     classes: tuple[str, ...] = ()
     stand_in: bool = False
-    # Shapes [N, C, H, W] by split, which the first of the arrays has.
+    # Shapes [N, C, H, W] by split, as a network sees the examples.
     splits: Shapes = field(default_factory=dict)
     # Arrays that each split has at least.
     arrays: tuple[str, ...] = ("images", "labels")

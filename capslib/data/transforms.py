@@ -99,8 +99,8 @@ CENTRE_AND_DIAGONALS = (
 )
 """Offsets (rows down, columns to the right) of 13 crops that the released EM routing averages.
 
-Its TensorFlow halves them and drops the fraction, so it uses only the rows and columns −2,
-−1, 0 and 1 from the centre.
+Its TensorFlow halves them and rounds down, so it uses only the rows and columns −2, −1, 0 and
+1 from the centre.
 """
 
 
@@ -146,7 +146,9 @@ def jitter(
     brightness: float = 63 / 255,
     contrast: tuple[float, float] = (0.2, 1.8),
 ) -> Tensor:
-    """Shift brightness by up to ``brightness``, then multiply contrast by one of ``contrast``.
+    """Shift brightness by up to ``brightness``, then multiply contrast by a factor.
+
+    The factor lies in the range ``contrast``.
 
     Takes and returns float [B, C, H, W], grey values 0…1; it does not clip. Each image draws
     both numbers once, uniformly. Contrast is how far the pixels of a channel differ from that

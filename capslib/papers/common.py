@@ -122,7 +122,8 @@ def outcome(
 def thinned(history: History, points: int = 300) -> dict[str, list[float]]:
     """Return loss and training accuracy as means over at most ``points`` stretches of steps.
 
-    The stretches are equally long; ``steps`` has the last step of each.
+    The stretches are equally long, and the last may overlap the one before; ``steps`` has the
+    last step of each.
     """
     steps = len(history.terms["loss"])
     width = max(1, -(-steps // points))

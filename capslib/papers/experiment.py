@@ -143,7 +143,7 @@ class Arm:
     def matches(self, where: Mapping[str, Any]) -> bool:
         """Return whether these fields have these values; ``arm`` is the name.
 
-        A list stands for a tuple. Raise :class:`UserError` for an unknown field.
+        A list equals a tuple. Raise :class:`UserError` for an unknown field.
         """
         fields = self.fields()
         for name in where:
@@ -151,7 +151,7 @@ class Arm:
         return matches(fields, where)
 
     def with_values(self, values: Mapping[str, Any]) -> Arm:
-        """Return a copy with these values, and defaults where they name no field.
+        """Return a copy with these values, and defaults for all other fields.
 
         Raise what pydantic raises for an unknown field or a value out of range.
         """
@@ -214,8 +214,7 @@ class Experiment:
     trainings: Callable[[Arm, int], list[Training]] = own_training
     """What a trial trains. Experiments that name the same training share it."""
     replicates: Callable[[Arm, Sequence[int]], Sequence[int]] = all_seeds
-    """Those of a scale's seeds that an arm runs with, where the paper ran some arms more often.
-    """
+    """The seeds that an arm runs with, of those of a scale: fewer where a run takes days."""
     budget_fields: tuple[str, ...] = ("epochs",)
     """The fields that say for how long an arm trains."""
 
@@ -334,10 +333,11 @@ class Experiment:
     ) -> list[Trial]:
         """Return the trials of a scale, seed by seed.
 
-        ``where`` keeps the arms with these values: ``arm`` is the name, which may be one with
-        twice the budget, and ``seed`` keeps one seed. ``change`` then sets fields of these
-        arms. Raise :class:`UserError` for an unknown field, a value out of range, or a
-        ``where`` that leaves nothing.
+        With ``seeds`` every arm runs with these, also one that has fewer by itself. ``where``
+        keeps the arms with these values: ``arm`` is the name, which may be one with twice the
+        budget, and ``seed`` keeps one seed. ``change`` then sets fields of these arms. Raise
+        :class:`UserError` for an unknown field, a value out of range, or a ``where`` that
+        leaves nothing.
         """
         where = dict(where or {})
         only_seed = where.pop("seed", None)

@@ -239,7 +239,7 @@ def test_activity_by_hand():
         "test": {"support": np.array([[4.0, 2, 2], [2, 8, 0]])},
         "affnist": {"rank": np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [0, 1, 2]])},
     }
-    metrics, series = encodings.activity(codes, 2)
+    metrics, series = encodings.activity(codes)
     assert series["ranked_support"] == pytest.approx([1, 4 / 12, 2 / 12], abs=1e-5)
     assert metrics["support_left"].value == pytest.approx(0.25)
     assert np.reshape(series["rank_shares"], (3, 3)).tolist() == [

@@ -40,8 +40,7 @@ BITS = {"rtol": 0, "atol": 0}
 LEAVES_ROUNDING = {"connectionist": 16}
 """Routings whose gradients lose more to rounding than others, and how many times as much.
 
-The bias of all logits of an LSTM's couplings has no gradient but rounding, and its gates lose
-digits where votes of 1e4 enter them as they are.
+The gates of an LSTM lose digits where votes of 1e4 enter them as they are.
 """
 SIZES = [
     # children, parents, dim, iterations
@@ -271,10 +270,7 @@ def examples_of_a_batch_know_nothing_of_each_other(name, bias):
 
 @check
 def every_path_is_the_definition(name, bias):
-    """In values and gradients, for votes in every form and of every kind, in uneven chunks.
-
-    Compiled chunks are tried of routings without a core, where this costs nothing.
-    """
+    """In values and gradients, for votes in every form and of every kind, in uneven chunks."""
     cases = [(form, kind, 3) for form, kind in product(SHAPES, KINDS)]
     cases += [("vectors", "random", iterations) for iterations in (1, 2, 4, 5)]
     for form, kind, iterations in cases:
@@ -285,18 +281,16 @@ def every_path_is_the_definition(name, bias):
         tolerance = 1e-4 if kind == "all alike" else 1e-9
         case = form, kind, iterations
         assert_close(outcome_on("fast", routing, *tensors), expected, tolerance, case=case)
-        chunked_paths = ["fast"]
-        if kind == "random" and getattr(type(routing).function, "core", None) is None:
-            chunked_paths.append("compiled")
-        for path in chunked_paths:
-            with small_chunks():
-                result = outcome_on(path, routing, *tensors)
-            assert_close(result, expected, tolerance, case=(*case, path))
+        with small_chunks():
+            result = outcome_on("fast", routing, *tensors)
+        assert_close(result, expected, tolerance, case=(*case, "in chunks"))
 
 
 @check
 def float32_is_as_good_as_float64_within_its_digits(name, bias):
-    for kind in KINDS[:-1]:
+    for kind in KINDS:
+        if kind == "all alike":  # without a variance, rounding is all that a gradient has
+            continue
         tensors = draw_kind(kind, dtype=torch.float32)
         routing = build(name, bias, dtype=torch.float32)
         result = [tensor.double() for tensor in outcome_on("fast", routing, *tensors)]
@@ -337,6 +331,9 @@ def the_path_that_is_chosen_is_taken(name, bias):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fast, "_one_batch", _leave_the_definition)
         routing(*draw(2))
+        use_path(routing, "fast")
+        with pytest.raises(AssertionError, match=r"path=self.path"):
+            routing(*draw(2))
 
 
 def _leave_the_definition(*_: object) -> None:
@@ -350,7 +347,7 @@ def torch_compile_of_the_module_agrees_with_eager(name, bias):
     ``test_fast.py`` has the compiler of C++.
     """
     if bias is None:
-        return
+        pytest.skip("a routing with a bias computes all that one without it does")
     routing = build(name, bias, iterations=2)
     tensors = draw(2)
     torch._dynamo.reset()

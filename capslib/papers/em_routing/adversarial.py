@@ -50,9 +50,9 @@ SOURCE_SEED = 1000
 
 
 def trainings(arm: Arm, seed: int) -> list[Training]:
-    """Return that of the CNN; and those of the CNN behind the black box and of the capsules.
+    """Return the trainings of the CNN, the CNN behind the black box, and the capsules.
 
-    A CNN alone has no black box.
+    An arm without capsules has that of the CNN alone.
     """
     cnn, *capsules = trainings_beside(arm, seed)
     if not capsules:

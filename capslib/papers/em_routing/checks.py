@@ -58,7 +58,10 @@ def table_arm(name: str) -> Select:
 
 
 def copied(name: str, copy: str = "") -> Select:
-    """Return a network that the smaller copy stands for at cpu scale, by any name."""
+    """Return a network for which one of the smaller copies stands at cpu scale.
+
+    ``copy`` is its name among the copies, where that differs.
+    """
     return Select("test_error", arm=name, cpu=COPY + (copy or name), learned=LEARNED)
 
 
@@ -190,7 +193,7 @@ def sizes() -> dict[str, AnyCheck]:
 def accuracy(attack: str, network: str, epsilon: float, share: bool = False) -> Quantity:
     """Return the accuracy of a network under an attack, or the share of it that is kept.
 
-    Of an attack with a target it is the share of targets that are met.
+    Of an attack with a target, return the share of targets that are met instead of an accuracy.
     """
     curve = f"{attack}_{network}"
 
@@ -201,7 +204,10 @@ def accuracy(attack: str, network: str, epsilon: float, share: bool = False) -> 
             value /= accuracies[0]
         return of_images(record, value)
 
-    return Quantity(f"accuracy of the {network} at {epsilon} under {attack}", point)
+    noun = "targets met" if attack == "targeted" else "accuracy"
+    if share:
+        noun = f"share of {noun} kept"
+    return Quantity(f"{noun} of the {network} at {epsilon} under {attack}", point)
 
 
 def least_accuracy(record: Measured) -> Metric:
@@ -234,6 +240,8 @@ def harm(attack: str, epsilon: float, share: bool = False) -> Quantity:
     capsules = accuracy(attack, "capsules", epsilon, share)
     cnn = accuracy(attack, "cnn", epsilon, share)
     name = f"{attack} gap at {epsilon}"
+    if share:
+        name = f"{attack} gap at {epsilon} in the share kept"
     if attack == "targeted":
         return difference(cnn, capsules, name)
     return difference(capsules, cnn, name)

@@ -30,8 +30,6 @@ RELEASED_EPOCHS = 132
 """Epochs of smallNORB with batches of 64 that make 50,160 steps."""
 AFTER_EPOCH = 5000
 """Test images for the error after every epoch; the final error is that of all images."""
-IMPROVING = 0.02
-"""A training whose error changes by as much over the last quarter still improves."""
 
 
 NETWORK_FIELDS = ("sizes", "routing", "iterations", "pose", "coordinates")
@@ -90,7 +88,10 @@ class EMRecipe(Recipe):
     BATCH_OF_TEST = 250
 
     def as_cnn(self) -> EMRecipe:
-        """Return the recipe of the CNN beside these capsules. Nobody competes in it."""
+        """Return the recipe of the CNN beside these capsules.
+
+        Nothing competes in a CNN, so ``normalise`` is reset: all CNNs are one training.
+        """
         return self.model_copy(update={"network": "cnn", "normalise": ONE_TYPE})
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
@@ -223,8 +224,8 @@ class EMRecipe(Recipe):
 def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) -> float:
     """Return the margin of the spread loss when ``progress`` of the training is over.
 
-    ``progress`` lies between 0 and 1. "sigmoid" is the release's 0.2 + 0.79·σ(step/50000 − 4)
-    in a training of 400,000 steps.
+    ``progress`` runs from 0 to 1, or beyond where the release has fewer steps. "sigmoid" is the
+    release's 0.2 + 0.79·σ(step/50000 − 4) in a training of 400,000 steps.
     """
     if schedule == "fixed":
         return 0.9
@@ -272,7 +273,7 @@ SMALLER: dict[Scale, dict[str, Any]] = {
 
 
 def paper_recipe(scale: Scale, **changes: Any) -> EMRecipe:
-    """Return a recipe of the paper's size, with some changes. Nobody competes in a CNN."""
+    """Return a recipe of the paper's size, with some changes; of a CNN as one training."""
     recipe = EMRecipe(**{**SETTINGS[scale], **changes})
     return recipe.as_cnn() if recipe.network == "cnn" else recipe
 

@@ -35,9 +35,11 @@ learned, and decides nothing.
 ALIKE = 0.02
 """The tolerance of AUROC and average precision: scores that differ by less agree."""
 CLEARLY = 0.01
-"""In the paper the least of the leads that it calls clear is 0.013."""
+"""A lead of more than this is clear. The least that the paper calls so is 0.013."""
 MUCH = 0.1
-"""In the paper Palma and Gini gain at least 0.12 from 0.1 to 10 percent of diverse outliers."""
+"""A gain of more than this is large. In the paper Palma and Gini gain at least 0.12 from 0.1 to
+10 percent of diverse outliers.
+"""
 
 LESION_NAMES = {
     "melanoma": "mel",
@@ -77,7 +79,7 @@ OTHER_SHARE = (
     "the share of anomalies, which is what guessing gets, "
     "is larger in the prepared set than in the paper's"
 )
-"""Why no average precision on CRISPR is compared: its negatives are fewer substitutes."""
+"""Why no average precision on CRISPR is compared: substitute negatives, and fewer of them."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,8 @@ def repair_arms(scale: Scale) -> Iterator[Arm]:
     """Yield networks with and without the slips of the release.
 
     They are of one set in both setups, and of outliers in KMNIST, where reduced networks do
-    stop early. At the paper's size there is one beside off-targets, which a CPU can train.
+    stop early. At the paper's size there is also the network of off-targets, with early
+    stopping that does not see the test set.
     """
     fashion = network_arms(scale, data=["fashion_mnist"], percents=[1.0], classes=FEW_CLASSES)
     yield from variations(fashion, RULES)

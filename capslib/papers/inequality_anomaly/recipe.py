@@ -165,7 +165,10 @@ class AnomalyRecipe(BaseRecipe):
 
     @property
     def train_size(self) -> int:
-        """The number of training examples, if all classes of the set are equally large."""
+        """The number of training examples, about: as if all classes were equally large.
+
+        Of lesions and pairs it is three quarters of the set, of which some setups use fewer.
+        """
         size = self._set_shape[0]
         trained_share = 0.9 if self.stop_on == "held_out" else 1
         if self.percent is None:
@@ -223,8 +226,8 @@ class AnomalyLoss(Objective):
 
     The error is the squared one of normal examples. As released both are divided by the number
     of normal examples in the batch, so that the margin loss counts for more in a batch with
-    many anomalies; repaired, each is divided by the number of its own examples. No normal
-    example counts as one.
+    many anomalies; repaired, each is divided by the number of its own examples. A batch without
+    normal examples is divided by one.
     """
 
     def sums(self, output: Any, batch: Examples) -> tuple[Tensor, ...]:
@@ -285,7 +288,7 @@ REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
     "cpu": {
         "mnist": CPU,
         "fashion_mnist": CPU,
-        # for outliers as many steps as the others, for inliers five times
+        # for outliers as many steps as MNIST and Fashion-MNIST, for inliers five times
         "kmnist": dict(**CPU, batch_size=32),
         "cifar10": CPU,
         "ham10000": dict(**SMALL, downsample=2),

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from capslib.training import Examples
 
 LITTLE = 1e-5
-"""What the released code adds to a normality before it takes one over it."""
+"""What the released code adds to a normality before it takes the reciprocal."""
 QUANTILES = np.linspace(0, 1, 21)
-"""Of a score, and points of a Lorenz curve, that a record keeps."""
+"""The quantiles of a score, and the points of a Lorenz curve, that a record keeps."""
 EDGES = np.linspace(-6, 6, 49)
-"""Of the histogram of ln(I·c): how much more than an equal share a child has."""
+"""The edges of the histogram of ln(I·c): how much more than an equal share a child has."""
 CAPSULES = {"normal": NORMAL, "anomaly": ANOMALY}
 INPUTS = {"normal": NORMAL, "anomalies": ANOMALY}
 

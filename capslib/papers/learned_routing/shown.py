@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from capslib.papers.check import Measured, training_accuracy
 from capslib.papers.experiment import Arm
@@ -40,15 +39,6 @@ def place(record: Measured) -> int:
     return list(NAMES).index(record.config["routing"])
 
 
-def by_seed(records: Iterable[Measured], **where: Any) -> dict[int, float]:
-    """Return the test error in percent of each seed, of the records with these field values."""
-    errors = {}
-    for record in sorted(records, key=lambda record: record.trial.seed):
-        if all(record.config[name] == value for name, value in where.items()):
-            errors[record.trial.seed] = record.metrics["test_error"].value
-    return errors
-
-
 def learned(records: Iterable[Measured]) -> list[Measured]:
     """Return the records whose network is right on more of its training images than the floor.
 
@@ -79,8 +69,12 @@ def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
 
 
 def share_of_steps(pilot: Iterable[Arm], arms: Iterable[Arm]) -> dict[str, float]:
-    """Return by set how much of its steps in Table 3 a network has in the pilot."""
-    steps = {arm.recipe.data: arm.recipe.steps for arm in arms}
+    """Return by set how much of its steps in Table 3 a network has in the pilot.
+
+    Those that see both images of a stereo pair at once have other steps, and are left out.
+    """
+    separate = [arm for arm in arms if arm.recipe.views == "separate"]
+    steps = {arm.recipe.data: arm.recipe.steps for arm in separate}
     shares = {}
     for arm in pilot:
         data = arm.recipe.data

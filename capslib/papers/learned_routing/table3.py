@@ -39,11 +39,13 @@ def look_inside(
 ) -> tuple[dict[str, Metric], dict[str, list[float]]]:
     """Return what the weights of votes follow, by layer and iteration.
 
-    The metric ``even_…`` is the share of the children that would have the same entropy if all
-    of their weights were equal: 1 for equal weights. The series ``by_distance_…`` has I·c, 1
-    for an equal share, of the tenth of the children with the least distance from the mean of
-    the iteration before to that with the largest; ``by_activation_…`` from the least to the
-    most active tenth. The c [parent, child] are those of :func:`weights`.
+    * The metric ``even_…`` is the exponential of the entropy of a parent's weights, divided by
+      the number of children: 1 if all weigh alike.
+    * The series ``by_distance_…`` has the mean weight times the number of children, for ten
+      equal parts of the children, from the nearest vote to the farthest.
+    * The series ``by_activation_…`` has the same from the least active child to the most.
+
+    Distances are from the mean of the iteration before. Weights are those of :func:`weights`.
     """
     import torch
 
@@ -209,8 +211,8 @@ def routings(scale: Scale) -> dict[str, dict[str, Any]]:
 def variants(scale: Scale) -> dict[str, dict[str, Any]]:
     """Return the fields of every variant, each of which differs from an arm of Table 3 in one.
 
-    They are where the released code or its options differ from the paper, and coordinates,
-    which the paper does not name.
+    They are where the released code or its options differ from the paper; coordinates, which
+    the paper does not name; and starts of the kernel of our own.
     """
     arms = routings(scale)
     lstm = arms["connectionist"]

@@ -78,7 +78,8 @@ def arms(scale: Scale) -> Iterator[Arm]:
 def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
     """Return the fields that a scale makes smaller.
 
-    The size of a network means nothing here, nor how long it trains.
+    Nothing trains here. ``dim`` sets the number of components; ``batch_size`` has no effect,
+    but the keys of records have it.
     """
     names = ("shift", "downsample", "dim", "batch_size", "svm_fit", "svm_test")
     return {name: value for name, value in SMALLER[scale].items() if name in names}

@@ -107,7 +107,7 @@ def run(arm: Arm, context: Context) -> Outcome:
             metrics |= classified(encodings, sets, arm.options, f"_{kind}", context)
         metrics |= errors(codes, recipe, sets["test"])
     if recipe.network == "sparse_capsnet":
-        active, series = activity(codes, len(sets["test"].images))
+        active, series = activity(codes)
         metrics |= active | contributions(network, recipe, sets["test"])
         if context.seed == 0:
             series |= pictures(network, recipe, sets["test"])
@@ -240,7 +240,7 @@ def classified(
     for fitted, tests in protocols(sets):
         code, label = examples(*fitted, options.svm_fit)
         if context.progress is not None:
-            text = f"trained; a classifier learns from {len(code):,} encodings of {fitted[0]}"
+            text = f"a classifier learns from {len(code):,} encodings of {fitted[0]}"
             context.progress(1, 1, text)
         machine = classifier().fit(code, label)
         for name, tested in tests.items():
@@ -260,13 +260,15 @@ def classifier() -> Any:
 
 
 def activity(
-    codes: Mapping[str, Mapping[str, np.ndarray]], images: int
+    codes: Mapping[str, Mapping[str, np.ndarray]],
 ) -> tuple[dict[str, Metric], dict[str, list[float]]]:
-    """Return who is active, as metrics and as series (Figs. 3 and 4).
+    """Return which capsules are active, as metrics and as series (Figs. 3 and 4).
 
-    ``ranked_support`` is the mean support by rank of so many test images, as a share of that of
-    the first. ``rank_shares`` is how often each capsule has each rank on affNIST.
+    ``ranked_support`` is the mean over test images of their supports, sorted from the largest,
+    as a share of the largest; without boosting. ``rank_shares`` is how often each capsule has
+    each rank on affNIST.
     """
+    images = len(codes["test"]["support"])
     support = -np.sort(-codes["test"]["support"], axis=1)
     ranked_support = support.mean(axis=0) / support[:, 0].mean()
     rank = codes["affnist"]["rank"]
