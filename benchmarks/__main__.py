@@ -239,7 +239,7 @@ def _peak(step: Callable[[], object], device: str) -> int:
         return torch.cuda.max_memory_allocated(device) - base
     import psutil
 
-    from capslib.lab.runs import PeakMemory
+    from capslib.lab.memory import PeakMemory
 
     if sys.platform != "linux":
         return 0

@@ -34,6 +34,7 @@ from modules on lower lines, or to its left on its own line::
                  replicates  samples  decisions         runs by seed, of a check; their word
                  words  headlines                       what verdicts are; those on an abstract
                  ledger  store  runs                    the papers' claims; records; one trial
+                 provenance  memory  signals            which code ran; memory; what stops it
                  records  settings  statistics  plots   what a trial leaves; how to run; figures
 
     the papers   STEM                                   a room for each paper and study

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import capslib
-from capslib.lab.runs import checkout, git
+from capslib.lab.provenance import checkout, git
 from capslib.papers import WITH_TRIALS
 
 PACKAGE = Path(capslib.__file__).parent

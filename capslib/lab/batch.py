@@ -13,13 +13,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import rich
 
@@ -29,9 +27,10 @@ from capslib.lab import planning, progress
 from capslib.lab.budget import Waiting, plan_budget
 from capslib.lab.estimates import NOT_MEASURED, step_names
 from capslib.lab.ledger import plural
+from capslib.lab.provenance import code_hash
 from capslib.lab.records import Record
-from capslib.lab.runs import code_hash
 from capslib.lab.settings import Settings
+from capslib.lab.signals import Signals, time_limit
 from capslib.lab.store import Store, project_root
 from capslib.lab.workers import Display, Task, executor
 from capslib.papers.experiment import Trial
@@ -233,10 +232,6 @@ WORTH_REHEARSING = 600.0
 """Seconds of the shortest budget that begins with rehearsals."""
 
 
-class TimeIsUp(KeyboardInterrupt):
-    """The end of a budget has come, and something still runs."""
-
-
 def grace(seconds: float) -> float:
     """Return the seconds that trials get to write a checkpoint before they are broken off."""
     return min(60.0, max(3.0, 0.05 * seconds))
@@ -328,78 +323,3 @@ def rehearse(
     for record in records:
         if record.failed:
             display.say(f"The rehearsal of {record.trial} failed: {record.message}")
-
-
-@contextlib.contextmanager
-def time_limit(end: float) -> Iterator[None]:
-    """Break off what still runs at ``end``, by the monotonic clock, where the system can."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or not hasattr(signal, "setitimer"):  # Windows
-        yield
-        return
-
-    def ring(*_: object) -> None:
-        raise TimeIsUp
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(0.1, end - time.monotonic()))
-    try:
-        with contextlib.suppress(TimeIsUp):
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-AT_CHECKPOINT = "running trials write a checkpoint first"
-
-
-class Signals:
-    """Callable that is true once Ctrl-C, SIGTERM or the deadline has come.
-
-    The first time that it is true, it says so with ``say``. The next signal, of either kind,
-    does what it did before.
-    """
-
-    signal: int | None = None
-
-    def __init__(
-        self, deadline: float = math.inf, say: Callable[[str], None] | None = None
-    ) -> None:
-        self.deadline = deadline
-        self.say = say
-        self.handlers: dict[int, Any] = {}
-
-    def __call__(self) -> bool:
-        if self.signal is not None:
-            self._say_once(f"Stopping: {AT_CHECKPOINT}. Once more, and they stop without.")
-            return True
-        if time.monotonic() >= self.deadline:
-            self._say_once(f"The time is nearly over: {AT_CHECKPOINT}.")
-            return True
-        return False
-
-    def _say_once(self, text: str) -> None:
-        if self.say is not None:
-            self.say(text)
-            self.say = None
-
-    def __enter__(self) -> Self:
-        # No other thread may ask for signals.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.handlers[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, _: object, error: object, __: object) -> None:
-        if isinstance(error, Interrupted):
-            error.signal = self.signal or error.signal
-        self._restore()
-
-    def _note(self, number: int, _: object) -> None:
-        self.signal = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)

@@ -26,7 +26,7 @@ from capslib.lab.planning import (
     plan_workers,
     slots,
 )
-from capslib.lab.runs import code_hash
+from capslib.lab.provenance import code_hash
 from capslib.lab.settings import Settings, cuda_devices
 from capslib.lab.store import Store
 from capslib.lab.words import ERRATA, EXACT, NOT_RUN, OPEN, Verdict

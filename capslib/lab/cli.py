@@ -159,11 +159,11 @@ def note_unproven_code(settings: Settings) -> None:
 
     Nothing is said at smoke scale, whose records nobody sends.
     """
-    from capslib.lab import runs
+    from capslib.lab import provenance
 
     if settings.scale == "smoke":
         return
-    objection = runs.checkout().objection
+    objection = provenance.checkout().objection
     if objection:
         say(f"note: `capslib records check` will refuse these records: {objection}.")
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from capslib import papers
 from capslib.config import hash_of
 from capslib.errors import UserError
+from capslib.lab.provenance import code_hash
 from capslib.lab.records import Record
-from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
 from capslib.papers.experiment import Scale, Trial
 from capslib.recipes import BaseRecipe

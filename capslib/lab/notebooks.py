@@ -25,9 +25,10 @@ import psutil
 from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.files import check_writable, write_atomically
-from capslib.lab.batch import Session, Signals, check_data
+from capslib.lab.batch import Session, check_data
 from capslib.lab.progress import OVERWRITTEN, printable
 from capslib.lab.settings import Settings
+from capslib.lab.signals import Signals
 from capslib.lab.store import Store, project_root
 from capslib.papers.experiment import Trial
 
@@ -201,7 +202,7 @@ def tags(cell: NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-OBEYED = {"parameters", "skip-execution", "raises-exception"}
+TAGS_FOR_PAPERMILL = {"parameters", "skip-execution", "raises-exception"}
 """Tags that change how Papermill runs a notebook. Others are for the page."""
 
 
@@ -228,7 +229,9 @@ def with_outputs_of_the_book(stem: str, values: dict[str, Any]) -> NotebookNode 
     if len(new_code) != len(old_code):
         return None
     for cell, executed in zip(new_code, old_code, strict=True):
-        same_tags = OBEYED.intersection(tags(cell)) == OBEYED.intersection(tags(executed))
+        same_tags = TAGS_FOR_PAPERMILL.intersection(
+            tags(cell)
+        ) == TAGS_FOR_PAPERMILL.intersection(tags(executed))
         if cell.source != executed.source or not same_tags:
             return None
         cell.update(outputs=executed.outputs, execution_count=executed.execution_count)
@@ -236,14 +239,17 @@ def with_outputs_of_the_book(stem: str, values: dict[str, Any]) -> NotebookNode 
     return new
 
 
-BETWEEN = 10.0
+LINE_INTERVAL = 10.0
 """Seconds between two lines about trials, so that a notebook at smoke scale is brief."""
-EXPECTED = re.compile(r"\s*(ok|start|at|\d)")
-"""How lines begin that may be left out: a failure, or that the run stops, is always shown."""
+ROUTINE_LINE = re.compile(r"\s*(ok\b|start\b|at\b|\d)")
+"""How lines of ``RunDisplay`` begin that may be left out; others are always shown."""
 
 
 class TrialLines:
-    """Where the kernel prints to: shows on standard error how the trials get on."""
+    """A file that the kernel prints to: shows on standard error how its trials get on.
+
+    It leaves out lines that end in a line break: these are outputs of cells.
+    """
 
     def __init__(self, stem: str):
         self.stem = stem
@@ -253,8 +259,8 @@ class TrialLines:
         from tqdm.auto import tqdm
 
         for line in OVERWRITTEN.findall(text):
-            due = time.monotonic() - self.shown >= BETWEEN
-            if line.strip() and (due or not EXPECTED.match(line)):
+            due = time.monotonic() - self.shown >= LINE_INTERVAL
+            if line.strip() and (due or not ROUTINE_LINE.match(line)):
                 # Above the bar of papermill.
                 tqdm.write(f"{self.stem}: {printable(line.rstrip())}", file=sys.stderr)
                 self.shown = time.monotonic()
@@ -322,7 +328,7 @@ def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
         except PapermillExecutionError as error:
             reason = explain(error, source(stem).read_text(encoding="utf-8"))
         except RuntimeError as error:  # the kernel died
-            reason = f"{error}{cells.obituary()}\n"
+            reason = f"{error}{cells.where_it_died()}\n"
         if cells():
             raise Interrupted(cells.signal)
         if not reason:
@@ -366,7 +372,7 @@ class Cells(Signals):
             raise Interrupted(self.signal)
         self.current = cell_index
 
-    def obituary(self) -> str:
+    def where_it_died(self) -> str:
         """Return where the kernel died, and where to look for the reason."""
         if self.current is None:
             command = f"{sys.executable} -m ipykernel_launcher"

@@ -23,7 +23,7 @@ from capslib import data, papers
 from capslib.data.registry import SETS
 from capslib.errors import UserError, check_name
 from capslib.lab.budget import waiting_for
-from capslib.lab.runs import ROOT, checkout, complaint, git
+from capslib.lab.provenance import ROOT, checkout, complaint, git
 from capslib.lab.store import Store
 from capslib.papers.experiment import SCALES, Scale, Trial
 

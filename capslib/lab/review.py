@@ -10,8 +10,8 @@ from capslib import papers
 from capslib.data.registry import SETS
 from capslib.files import leftovers
 from capslib.lab.ledger.deviations import deviations_of
+from capslib.lab.provenance import revisions
 from capslib.lab.records import Record
-from capslib.lab.runs import revisions
 from capslib.lab.store import Damaged, Newer, Store, read_record
 
 

@@ -12,12 +12,10 @@ import asyncio
 import contextlib
 import functools
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,22 +25,24 @@ from capslib import papers
 from capslib.config import Model
 from capslib.errors import UserError
 from capslib.lab.planning import Plan, pinned
+from capslib.lab.provenance import code_hash
 from capslib.lab.records import Record
-from capslib.lab.runs import code_hash, record_death, run_unless_taken
+from capslib.lab.runs import record_death, run_unless_taken
 from capslib.lab.settings import Settings
+from capslib.lab.signals import signals_blocked
 from capslib.lab.store import Store
 from capslib.papers.experiment import Experiment, Trial
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-POLL = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks at whether a trial has ended or a signal has come."""
-ANSWER = 5.0
+SCHEDULER_TIMEOUT = 5.0
 """Seconds in which a scheduler of the user's own has to answer."""
-JOIN = 300.0
+WORKER_TIMEOUT = 300.0
 """Seconds in which a cluster without a worker has to get one."""
-GONE = "The scheduler went away. The same command goes on from the last checkpoints."
+SCHEDULER_GONE = "The scheduler went away. The same command goes on from the last checkpoints."
 
 
 class Display:
@@ -225,7 +225,7 @@ class ClusterRun:
             cancelled: list[Future] = []
             with scheduler_there():
                 with contextlib.suppress(TimeoutError):
-                    wait(list(pending), timeout=POLL, return_when="FIRST_COMPLETED")
+                    wait(list(pending), timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
                 if self.stop():
                     cancelled = self._stop_trials(list(pending))
                 self._look_after_workers()
@@ -278,7 +278,7 @@ class ClusterRun:
             self.without_workers_since = None
             return
         command = f"`dask worker {self.client.scheduler.address} --nthreads 1`"
-        minutes = f"{JOIN / 60:.0f} min"
+        minutes = f"{WORKER_TIMEOUT / 60:.0f} min"
         if self.without_workers_since is None:
             self.without_workers_since = now
             if self.cluster is None:
@@ -286,7 +286,7 @@ class ClusterRun:
                     "The scheduler has no worker. "
                     f"Waiting {minutes} for one, such as {command}."
                 )
-        elif now - self.without_workers_since > JOIN:
+        elif now - self.without_workers_since > WORKER_TIMEOUT:
             if self.cluster is None:
                 raise UserError(
                     f"No worker has come within {minutes}. "
@@ -321,7 +321,7 @@ def outcome(task: Task, future: Future) -> Record | None:
     Raises what the task raised, and UserError where the scheduler went away.
     """
     if future.status == "cancelled":
-        raise UserError(GONE)
+        raise UserError(SCHEDULER_GONE)
     if future.status == "error" and not died(future):
         raise future.exception()
     # The result of a future dies with its worker, and dask blames the task for the next deaths,
@@ -349,7 +349,7 @@ def scheduler_there() -> Iterator[None]:
     try:
         yield
     except (CancelledError, ClosedClientError, OSError):  # a broken connection is an OSError
-        raise UserError(GONE) from None
+        raise UserError(SCHEDULER_GONE) from None
 
 
 @contextlib.contextmanager
@@ -364,7 +364,7 @@ def connect(address: str) -> Iterator[Client]:
     try:
         with ThreadPoolExecutor(1) as thread:  # a notebook has an event loop in this one
             thread.submit(asyncio.run, check_scheduler(address)).result()
-        client = Client(address, timeout=ANSWER)
+        client = Client(address, timeout=SCHEDULER_TIMEOUT)
     except Exception as error:  # which one depends on what answers there
         raise UserError(f"No dask scheduler answers at {address}: {error}") from None
     with silence_logging_cmgr(logging.CRITICAL), client:  # that it goes away is ours to tell
@@ -382,9 +382,9 @@ async def check_scheduler(address: str) -> None:
     security = Security().get_connection_args("client")
     async with rpc(address, connection_args=security) as server:
         try:
-            identity = await asyncio.wait_for(server.identity(), ANSWER)
+            identity = await asyncio.wait_for(server.identity(), SCHEDULER_TIMEOUT)
         except TimeoutError:
-            raise TimeoutError(f"no answer within {ANSWER:.0f} s") from None
+            raise TimeoutError(f"no answer within {SCHEDULER_TIMEOUT:.0f} s") from None
     if identity["type"] != "Scheduler":
         raise ValueError(f"it is the address of a {identity['type']}")
 
@@ -442,21 +442,3 @@ def start_workers(devices: Sequence[str], threads: int) -> Iterator[Client]:
                     "With --workers 1 trials run in this process."
                 ) from None
         yield client
-
-
-@contextlib.contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Have threads and processes that start meanwhile leave Ctrl-C and SIGTERM to this thread.
-
-    A Ctrl-C at the terminal, and the SIGTERM of Slurm, go to all processes. Those that start
-    here inherit the blocked signals. This thread gets its own when the block ends.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # started later, it would let the signals through again
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

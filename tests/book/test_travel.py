@@ -19,7 +19,7 @@ from bs4 import BeautifulSoup
 from capsbook import evidence, travel
 from capsbook.book import Book
 
-from capslib.lab.runs import checkout, code_hash
+from capslib.lab.provenance import checkout, code_hash
 from capslib.papers import PAPERS
 
 ROOT = Path(__file__).parents[2]

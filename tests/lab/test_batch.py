@@ -28,6 +28,7 @@ from capslib.lab.estimates import BY_REHEARSAL
 from capslib.lab.records import Record
 from capslib.lab.runs import run_unless_taken
 from capslib.lab.settings import Settings
+from capslib.lab.signals import Signals
 from capslib.lab.store import Store
 from capslib.papers.experiment import Trial
 from capslib.training import Context
@@ -413,20 +414,6 @@ def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypa
     assert [task.trial for task in sent] == tiny
 
 
-def test_a_second_signal_of_either_kind_is_obeyed_at_once():
-    """After a Ctrl-C it took two of Slurm's SIGTERM."""
-    obeyed = []
-    earlier = signal.signal(signal.SIGTERM, lambda number, _: obeyed.append(number))
-    try:
-        with contextlib.suppress(KeyboardInterrupt), batch.Signals() as stop:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert (stop(), obeyed) == (True, [])
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert obeyed == [signal.SIGTERM]
-    finally:
-        signal.signal(signal.SIGTERM, earlier)
-
-
 def test_a_signal_that_comes_while_the_last_trial_ends_stops_what_would_follow(toy, store):
     """The trial keeps its record. Other runs of a budget, or of a cell, do not start."""
     (trial,) = toy("well")
@@ -450,7 +437,7 @@ def test_a_run_that_is_to_stop_says_once_what_it_waits_for(toy, store, shared_wo
     timer.join()
     (line,) = display.lines
     assert line.startswith("Stopping: running trials write a checkpoint first. Once more")
-    with batch.Signals(time.monotonic(), display.say) as stop:
+    with Signals(time.monotonic(), display.say) as stop:
         assert stop()
         assert stop()
     assert display.lines[1:] == [
@@ -479,22 +466,13 @@ def test_a_budget_ends_in_time_with_checkpoints_and_the_next_one_goes_on(
     toy, store, tmp_path, shared_workers, workers
 ):
     trials = toy("well", "waits")
-    records = in_time(trials, store, 15, workers=workers)
+    records = in_time(trials, store, 24, workers=workers)
     assert [record.trial for record in records] == trials[:1]
     assert len(list(store.trainings.glob("*.pt"))) == 1
     (tmp_path / "go").touch()
     records = in_time(trials, store, 60, workers=1)
     assert [record.trial for record in records] == trials
     assert len((tmp_path / "ran well 1 0").read_text(encoding="utf-8").split()) == 1
-
-
-def test_what_does_not_stop_is_broken_off_at_the_end():
-    started = time.monotonic()
-    with batch.time_limit(started + 0.2):
-        time.sleep(60)
-        raise AssertionError("nothing broke it off")
-    assert time.monotonic() - started < 30
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_a_signal_in_a_budget_stops_it_like_any_run(toy, store):

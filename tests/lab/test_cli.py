@@ -22,8 +22,8 @@ from forked import Done
 from capslib.lab.headlines import headlines
 from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations_of
+from capslib.lab.provenance import checkout
 from capslib.lab.records import Code, Environment
-from capslib.lab.runs import checkout
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 from capslib.papers import experiments

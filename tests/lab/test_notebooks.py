@@ -280,7 +280,7 @@ def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(
     book, monkeypatch, capsys
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
-    monkeypatch.setattr(notebooks, "BETWEEN", 0)
+    monkeypatch.setattr(notebooks, "LINE_INTERVAL", 0)
     with_a_cell(book, RUNS)
     assert notebooks.execute(STEM, Settings()) == "executed"
     output = capsys.readouterr().err

@@ -24,8 +24,8 @@ from capslib.lab import batch
 from capslib.lab import pack as packing
 from capslib.lab.budget import Waiting
 from capslib.lab.pack import ARCHIVE, UNPACKED, Unpacked, pack, parse_size, unpack
+from capslib.lab.provenance import Checkout, checkout
 from capslib.lab.review import review
-from capslib.lab.runs import Checkout, checkout
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 

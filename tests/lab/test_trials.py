@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import toys
@@ -16,18 +11,9 @@ from pydantic import ValidationError
 
 from capslib.errors import NotFinite, UserError
 from capslib.lab import runs
+from capslib.lab.provenance import checkout, code_of
 from capslib.lab.records import Record
-from capslib.lab.runs import (
-    PACKAGE,
-    checkout,
-    code_hash,
-    code_of,
-    git,
-    hash_of_code,
-    reached,
-    revisions,
-    run_trial,
-)
+from capslib.lab.runs import run_trial
 from capslib.papers import WITH_TRIALS, experiments
 from capslib.papers.experiment import SCALES, TWICE, Arm, DataFingerprint, Metric, Trial
 from capslib.training import Context
@@ -179,202 +165,6 @@ def test_a_record_is_real_unless_a_stand_in_was_seen(trial, make_record):
     assert not make_record(trial, data=[real, stand_in]).real
 
 
-@pytest.fixture(scope="module")
-def code() -> dict[str, bytes]:
-    """The files of the package, by name."""
-    return {p.relative_to(PACKAGE).as_posix(): p.read_bytes() for p in PACKAGE.rglob("*.py")}
-
-
-def edited(
-    code: dict[str, bytes], name: str, old: bytes = b'"""', new: bytes = b'"""Edited. '
-) -> dict[str, bytes]:
-    assert old in code[name]
-    return {**code, name: code[name].replace(old, new, 1)}
-
-
-SIGN = "capslib.papers.negation_limitation.sign"
-
-
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("papers/negation_limitation/sign.py", True),
-        ("routing/em.py", True),  # by its name in the registry
-        ("networks/em_routing.py", True),
-        ("training.py", True),
-        ("lab/cli.py", False),
-        ("papers/em_routing/table1.py", False),
-    ],
-)
-def test_the_code_of_an_experiment_is_what_its_module_imports(code, name, counts):
-    """Checkpoints outlive a change of the command line, and none of a routing."""
-    changed = edited(code, name)
-    assert (hash_of_code(changed, SIGN) != hash_of_code(code, SIGN)) is counts
-    assert hash_of_code(changed) != hash_of_code(code), "a worker has the whole package"
-
-
-def test_the_hash_of_the_code_does_not_ask_how_lines_end(code):
-    """So a checkpoint goes on in a clone of Windows, and a cluster may have both."""
-    windows = {name: content.replace(b"\n", b"\r\n") for name, content in code.items()}
-    assert hash_of_code(windows, SIGN) == hash_of_code(code, SIGN)
-
-
-def test_what_is_imported_within_a_function_counts(code):
-    function = b"def late():\n    from capslib.lab import statistics\n\n\ndef abscissa"
-    late = edited(code, "papers/common.py", b"def abscissa", function)
-    assert "lab/statistics.py" not in reached(code, SIGN)
-    assert "lab/statistics.py" in reached(late, SIGN)
-
-
-def test_a_record_and_a_checkpoint_hold_the_hash_of_their_own_code(code):
-    sign = experiments("negation_limitation")["sign"]
-    assert code_of(sign).capslib == code_hash(SIGN) == hash_of_code(code, SIGN) != code_hash()
-
-
-# ------------------------------------------------------------------------------------------
-# revisions
-
-
-def commit(root: Path) -> str:
-    """Put what lies in a folder into a repository, and give the revision."""
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "a")):
-        assert not git(*words, folder=root).returncode
-    return git("rev-parse", "HEAD", folder=root).stdout.strip()
-
-
-@pytest.fixture
-def project(tmp_path) -> Path:
-    """A folder with what tells this project from others, in no repository yet."""
-    root = tmp_path / "project"
-    for name in (*runs.LANDMARKS, "capslib/lab/ledger/em_routing.csv", ".gitignore"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(".venv\n")
-    return root
-
-
-@pytest.mark.parametrize(
-    ("name", "dirty"),
-    [
-        ("capslib/__init__.py", True),
-        ("capslib/lab/new.py", True),
-        ("capslib/lab/ledger/em_routing.csv", True),
-        ("capslib/todo.txt", False),
-        ("results.json", False),
-    ],
-)
-def test_a_checkout_has_a_revision_and_may_have_changes(project, monkeypatch, name, dirty):
-    """A hook of git sets variables for the repository that it belongs to."""
-    revision = commit(project)
-    monkeypatch.setenv("GIT_DIR", "elsewhere")
-    monkeypatch.setenv("GIT_INDEX_FILE", "elsewhere")
-    assert checkout(project) == (revision, False, "")
-    checkout.cache_clear()
-    (project / name).write_text("A = 2")
-    assert checkout(project) == (revision, dirty, "")
-    assert ("commit first" in checkout(project).objection) is dirty
-
-
-STRANGE = "is in a git repository of something else"
-
-
-def assert_unknown(root: Path, reason: str) -> None:
-    code = checkout(root)
-    assert (code.revision, code.dirty) == (None, None)
-    assert reason in code.reason
-    assert code.reason in code.objection
-
-
-def test_a_package_that_is_not_committed_has_no_revision(project):
-    assert_unknown(project, "not a git repository")
-    checkout.cache_clear()
-    git("init", "-q", folder=project)
-    assert_unknown(project, "Needed a single revision")
-
-
-def test_a_repository_that_tracks_a_copy_says_nothing_of_its_revision(project):
-    commit(project.parent)
-    assert_unknown(project, STRANGE)
-
-
-def test_a_clone_says_nothing_of_a_package_that_is_installed_below_it(project):
-    commit(project)
-    (project / ".venv").mkdir()
-    (project / "capslib").rename(project / ".venv" / "capslib")
-    assert_unknown(project / ".venv", STRANGE)
-
-
-def test_a_repository_that_has_the_package_alone_says_nothing_of_its_revision(project):
-    (project / "book").rename(project / "pages")
-    commit(project)
-    assert_unknown(project, STRANGE)
-
-
-def test_a_broken_repository_gives_no_revision(project):
-    commit(project)
-    (project / ".git" / "index").write_text("broken")
-    assert_unknown(project, "index file")
-
-
-@pytest.mark.skipif(
-    getattr(os, "geteuid", lambda: 1)() != 0, reason="only root gives a folder away"
-)
-def test_git_says_itself_why_it_trusts_no_folder_of_somebody_else(project):
-    commit(project)
-    os.chown(project, 12_345, -1)
-    assert checkout(project).revision is None
-    assert "dubious ownership" in checkout(project).reason
-    assert "safe.directory" in checkout(project).objection
-
-
-def test_a_history_is_known_where_it_is_whole(project, tmp_path):
-    first = commit(project)
-    (project / "new.txt").touch()
-    last = commit(project)
-    assert not git(
-        "clone", "-q", "--depth", "1", project.as_uri(), "shallow", folder=tmp_path
-    ).returncode
-    assert revisions(project) == {first, last}
-    assert checkout(tmp_path / "shallow").revision == last
-    assert revisions(tmp_path / "shallow") is None
-    assert revisions(tmp_path) is None, "no checkout"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="programs there have other names")
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("", "git cannot be started: "),
-        ("#!/bin/sh\nexit 1\n", "git ended with status 1"),
-        ("#!/bin/sh\nprintf '\\351t' >&2; exit 1\n", "\ufffdt"),
-    ],
-)
-def test_without_a_git_that_works_the_code_has_no_revision(
-    project, tmp_path, monkeypatch, content, reason
-):
-    commit(project)
-    program = tmp_path / "programs" / "git"
-    program.parent.mkdir()
-    if content:
-        program.write_text(content)
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent))
-    assert_unknown(project, reason)
-
-
-def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_experiment):
-    """A commit or a pull while a trial runs does not change the code that it has loaded."""
-    sizes = []
-
-    def looking(config, context):
-        sizes.append(checkout.cache_info().currsize)
-        return toys.measured(config, context)
-
-    checkout.cache_clear()
-    run(make_experiment(looking), store)
-    assert sizes == [1]
-
-
 # ------------------------------------------------------------------------------------------
 # machines
 
@@ -386,73 +176,6 @@ def test_the_device_of_a_record_is_the_one_it_ran_on(monkeypatch):
     cpu = runs._environment("cpu")
     assert (gpu.device, gpu.deterministic) == ("MPS (arm64)", False)
     assert (cpu.device, cpu.deterministic) == ("CPU (arm64)", True)
-
-
-@pytest.mark.parametrize("platform", ["darwin", "win32"])
-def test_peak_memory_is_known_without_the_resource_module(monkeypatch, platform):
-    """Windows has none, and on a Mac it counts in another unit."""
-    assert psutil  # it asks for the platform once, when it is imported
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setitem(sys.modules, "resource", None)  # an import of it raises
-    with runs.PeakMemory("cpu") as memory:
-        pass
-    assert 2**20 < memory.bytes < 2**45
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_a_kernel_that_keeps_no_peak_costs_no_finished_trial(monkeypatch):
-    """The /proc/self/status of gVisor has none."""
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "VmRSS:\t    1024 kB\n")
-    with runs.PeakMemory("cpu") as memory:
-        pass
-    assert 2**20 < memory.bytes < 2**45
-
-
-STEPS = """
-import resource, torch
-from capslib.lab.runs import PeakMemory, keep_memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(5):
-        torch.zeros(2**24)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-def peak():
-    with PeakMemory("cpu") as memory:
-        pass
-    return memory
-
-first = faults()
-keep_memory()
-for _ in range(4):
-    faults()
-later, held = faults(), peak().bytes
-keep_memory()
-print(first, later, (held - peak().bytes) >> 20)
-"""
-
-
-@pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc", reason="another C library has none of these options"
-)
-def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_count_it():
-    """Page faults are counted: five blocks of 64 MiB take 81,920 of 4 KiB, or none.
-
-    The heap first grows by some blocks, how many depends on what else lies in it: a block joins
-    the free memory beside it when it is given back, and one alone is too small for the next of
-    its size, which has to be aligned. Seven blocks were the most.
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", STEPS],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-        env={**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536"},  # as in a dask worker
-    )
-    first, later, given_back = done.stdout.split()
-    assert int(later) < int(first) / 10
-    assert not os.access("/proc/self/clear_refs", os.W_OK) or int(given_back) > 48
 
 
 # ------------------------------------------------------------------------------------------
@@ -478,6 +201,19 @@ def raising(error: BaseException):
         raise error
 
     return run
+
+
+def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_experiment):
+    """A commit or a pull while a trial runs does not change the code that it has loaded."""
+    sizes = []
+
+    def looking(config, context):
+        sizes.append(checkout.cache_info().currsize)
+        return toys.measured(config, context)
+
+    checkout.cache_clear()
+    run(make_experiment(looking), store)
+    assert sizes == [1]
 
 
 def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):

@@ -149,7 +149,7 @@ def server(answer: bytes) -> Iterator[str]:
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_server_that_is_no_scheduler_is_refused(run_on, monkeypatch, answer):
-    monkeypatch.setattr(workers, "ANSWER", 1.0)
+    monkeypatch.setattr(workers, "SCHEDULER_TIMEOUT", 1.0)
     with server(answer) as address, pytest.raises(UserError) as refused:
         run_on(address)
     assert str(refused.value).startswith(f"No dask scheduler answers at {address}: ")
@@ -157,7 +157,7 @@ def test_a_server_that_is_no_scheduler_is_refused(run_on, monkeypatch, answer):
 
 @pytest.mark.parametrize("protocol", ["tls", "http", "tcp"])
 def test_an_address_at_which_nothing_answers_is_refused(run_on, monkeypatch, protocol):
-    monkeypatch.setattr(workers, "ANSWER", 1.0)
+    monkeypatch.setattr(workers, "SCHEDULER_TIMEOUT", 1.0)
     address = f"{protocol}://127.0.0.1:9"
     with pytest.raises(UserError, match=f"No dask scheduler answers at {address}: "):
         run_on(address)
@@ -183,7 +183,7 @@ def test_a_scheduler_without_workers_is_told_and_waited_for(run_on, own_cluster)
 def test_a_scheduler_that_gets_no_worker_is_not_waited_for_for_ever(
     run_on, own_cluster, monkeypatch
 ):
-    monkeypatch.setattr(workers, "JOIN", 1.0)
+    monkeypatch.setattr(workers, "WORKER_TIMEOUT", 1.0)
     address = own_cluster(0).scheduler_address
     with pytest.raises(UserError, match=rf"`dask worker {address} --nthreads 1`"):
         run_on(address)

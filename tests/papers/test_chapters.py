@@ -16,8 +16,8 @@ from capslib.config import Config
 from capslib.data.registry import SETS
 from capslib.lab.judging import fits
 from capslib.lab.ledger import ledger
+from capslib.lab.provenance import code_hash
 from capslib.lab.records import faults
-from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
 from capslib.papers import PAPERS, STEMS, WITH_TRIALS, checks_of, experiments
 from capslib.papers.check import leaves

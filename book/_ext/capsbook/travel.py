@@ -27,7 +27,7 @@ from capsbook import roles, sources
 from capsbook.notebooks import write_if_changed
 from capslib.lab import claims
 from capslib.lab.headlines import judged
-from capslib.lab.runs import checkout
+from capslib.lab.provenance import checkout
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
