@@ -264,16 +264,16 @@ def run_budget(
     display = display or Display()
     end = started + seconds - wrap_up(seconds, time.monotonic() - started)
     deadline = end - grace(seconds)
-    left = waiting
+    remaining = waiting
     with time_limit(end):
         if seconds >= WORTH_REHEARSING:
             limit = min(deadline, time.monotonic() + REHEARSED * seconds)
-            choice = plan_budget(left, store, settings, deadline - time.monotonic())
+            choice = plan_budget(remaining, store, settings, deadline - time.monotonic())
             rehearse(
                 [waiting.trials[key] for key in choice.trials], store, settings, limit, display
             )
         while time.monotonic() < deadline:
-            choice = plan_budget(left, store, settings, deadline - time.monotonic())
+            choice = plan_budget(remaining, store, settings, deadline - time.monotonic())
             claims = sum(len(group.claims) for group in choice.groups)
             display.say(
                 f"Chosen: {plural(len(choice.trials), 'trial')}, "
@@ -288,7 +288,7 @@ def run_budget(
                     records += run(trials, store, settings, display=display, deadline=deadline)
             if not records:
                 break
-            left = left.without({record.key for record in records})
+            remaining = remaining.without({record.key for record in records})
     return list(filter(None, map(store.ended, waiting.trials.values())))
 
 

@@ -154,7 +154,7 @@ class Cost:
     estimate: Estimate
     trainings: Mapping[str, float] = field(default_factory=dict)
 
-    def beside(self, trained: Set[str]) -> Estimate:
+    def without(self, trained: Set[str]) -> Estimate:
         """Return the estimate without the trainings in ``trained``."""
         saved = sum(share for key, share in self.trainings.items() if key in trained)
         return self.estimate if not saved else self.estimate.times(max(LEAST_SHARE, 1 - saved))
@@ -165,8 +165,9 @@ def cost_of(trial: Trial, estimate: Estimate, store: Store) -> Cost:
     trainings = papers.experiment_of(trial).trainings(papers.arm(trial), trial.seed)
     steps = sum(training.recipe.steps for training in trainings)
     shares = {t.key: t.recipe.steps * (1 - progress_of(t, store)) / steps for t in trainings}
-    rest = max(LEAST_SHARE, sum(shares.values())) if shares else 1.0
-    return Cost(estimate.times(rest), {key: share / rest for key, share in shares.items()})
+    remaining = max(LEAST_SHARE, sum(shares.values())) if shares else 1.0
+    shares_of_remaining = {key: share / remaining for key, share in shares.items()}
+    return Cost(estimate.times(remaining), shares_of_remaining)
 
 
 def progress_of(training: Training, store: Store) -> float:
@@ -206,8 +207,8 @@ def schedule(free: Sequence[float], seconds: Iterable[float], crew: Crew) -> lis
     >>> schedule([0.0, 0.0], [3.0, 2.0, 2.0], Crew(2, 1))
     [3.0, 4.0]
     """
-    same = len(free) == crew.workers
-    times = list(free) if same else [max(free)] * crew.workers
+    same_crew = len(free) == crew.workers
+    times = list(free) if same_crew else [max(free)] * crew.workers
     heapq.heapify(times)
     for duration in seconds:
         heapq.heapreplace(times, times[0] + duration)
@@ -245,12 +246,12 @@ class Group:
 class Choice:
     """Groups that fit into a time, in their order; one to begin; and what is left out.
 
-    ``left`` has what each bundle that is left out takes after the choice, the best first.
+    ``left_out`` has what each bundle that is left out takes after the choice, the best first.
     """
 
     groups: list[Group]
     begun: Group | None
-    left: list[Group]
+    left_out: list[Group]
     seconds: float
 
     @property
@@ -281,8 +282,8 @@ def choose(
     trained: set[str] = set()
     free = [0.0]
     groups: list[Group] = []
-    left = _groups(waiting, costs, chosen, trained, free, crew_of)
-    while fitting := [group for group in left if group.ends <= seconds]:
+    left_out = _groups(waiting, costs, chosen, trained, free, crew_of)
+    while fitting := [group for group in left_out if group.ends <= seconds]:
         best = _smallest(fitting)
         groups.append(best)
         estimates = _remaining(best.trials, costs, trained)
@@ -291,9 +292,9 @@ def choose(
             chosen.add(key)
             trained |= costs[key].trainings.keys()
         waiting = [bundle for bundle in waiting if not bundle.trials <= chosen]
-        left = _groups(waiting, costs, chosen, trained, free, crew_of)
-    begun = left[0] if left and min(free) < WORTH_BEGINNING * seconds else None
-    return Choice(groups, begun, left, seconds)
+        left_out = _groups(waiting, costs, chosen, trained, free, crew_of)
+    begun = left_out[0] if left_out and min(free) < WORTH_BEGINNING * seconds else None
+    return Choice(groups, begun, left_out, seconds)
 
 
 def _smallest(groups: Sequence[Group]) -> Group:
@@ -318,7 +319,7 @@ def _remaining(
     estimates = []
     covered = set(trained)
     for key in keys:
-        estimates.append(costs[key].beside(covered))
+        estimates.append(costs[key].without(covered))
         covered |= costs[key].trainings.keys()
     return estimates
 
@@ -368,21 +369,21 @@ def crews(settings: Settings) -> Callable[[Sequence[Estimate]], Crew]:
 
     If the memory of a trial is not known, a card runs one trial at a time.
     """
-    here = settings.device == "cpu" or cuda_devices() > 0
+    has_device = settings.device == "cpu" or cuda_devices() > 0
 
     @functools.cache
     def crew_for(memory: int | None) -> Crew:
-        if here or settings.workers:
+        if has_device or settings.workers:
             trials = [Estimate(1.0, memory, "")] * MANY
             return Crew.on(plan_workers(settings, trials))
         need = ELSEWHERE if memory is None else need_on_card(memory)
         return Crew(1, len(slots(MANY, [ELSEWHERE], need, CORES_ELSEWHERE)))
 
     def crew(estimates: Sequence[Estimate]) -> Crew:
-        known = [estimate.memory for estimate in estimates if estimate.memory is not None]
-        if len(known) < len(estimates) and settings.device != "cpu":
+        memories = [estimate.memory for estimate in estimates if estimate.memory is not None]
+        if len(memories) < len(estimates) and settings.device != "cpu":
             return crew_for(None)
-        return crew_for(max(known, default=None))
+        return crew_for(max(memories, default=None))
 
     return crew
 

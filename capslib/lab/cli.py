@@ -697,7 +697,7 @@ def unpack(
 
     store = Store(results_dir, remember=False)
     unpacked = packing.unpack(source, store, checkpoints=checkpoints)
-    say(f"{unpacked.records} new records, {unpacked.known} that were here.")
+    say(f"{unpacked.records} new records, {unpacked.present} that were here.")
     if checkpoints:
         say(f"{unpacked.checkpoints} files of trainings.")
     say("Next: capslib records check, make verdicts.")

@@ -16,8 +16,8 @@ from capslib.lab.samples import (
     keys,
     pick,
     seed_list,
-    sources,
     unlearned,
+    verdict_fields,
 )
 from capslib.lab.statistics import Interval
 from capslib.lab.words import OTHER_DATA, REDUCED, WORDS, Group, Status, Verdict
@@ -120,7 +120,7 @@ def confirm(
         return Confirmation(False, f", but with twice the budget: {obstacle}", keys(every_run))
     if not doubled.pairs:
         return Confirmation(False, ", but there is no run with twice the budget yet")
-    if verdict.setting != REDUCED and sources(doubled.paired)["partial"]:
+    if verdict.setting != REDUCED and verdict_fields(doubled.paired)["partial"]:
         where = NOT_THE_PAPERS[scale]
         return Confirmation(False, f", but the runs with twice the budget are {where}")
     mean = average(doubled.replicates(unit.factor))

@@ -23,9 +23,9 @@ from capslib.lab.samples import (
     failures,
     missing,
     pick,
-    sources,
     unit_of,
     unlearned,
+    verdict_fields,
 )
 from capslib.lab.statistics import interval
 from capslib.lab.words import (
@@ -172,7 +172,7 @@ def _open_verdict(claim: Claim, sample: Sample, scale: Scale, name: str) -> Verd
 
     A value in a reduced setting stands beside the paper's, and is never decided.
     """
-    rests_on = sources(sample.runs)
+    rests_on = verdict_fields(sample.runs)
     # Its setting follows from these fields, and decides its status.
     verdict = Verdict(claim, "waiting", "", name=name, scale=scale, **rests_on)
     if verdict.setting == REDUCED and sample.check.op == "≈":
@@ -279,7 +279,7 @@ def _open_exact(claim: Claim, arm: Sequence[Run], name: str) -> Verdict:
         scale="cpu" if at_cpu_scale else "paper",
         n=len({(hash_of(run.records[0].config), run.seed) for run in arm}),
         exact=True,
-        **sources(arm),
+        **verdict_fields(arm),
     )
 
 
@@ -358,12 +358,14 @@ def _decide_parts(verdict: Verdict, needed: int) -> Decision:
             status = words["against"]
         else:
             status = "holds in part" if held > len(failing) else "fails in part"
-        return Decision(status, f"{reason}; against it: {_few(failing)}.")
+        return Decision(status, f"{reason}; against it: {_first_names(failing)}.")
     if held:
-        return Decision("holds in part", f"{reason}; not decided: {_few(waiting + undecided)}.")
+        return Decision(
+            "holds in part", f"{reason}; not decided: {_first_names(waiting + undecided)}."
+        )
     if waiting:
-        return Decision("waiting", f"{reason}; not run: {_few(waiting)}.")
-    return Decision(words["open"], f"{reason}; undecided: {_few(undecided)}.")
+        return Decision("waiting", f"{reason}; not run: {_first_names(waiting)}.")
+    return Decision(words["open"], f"{reason}; undecided: {_first_names(undecided)}.")
 
 
 def _leaf_verdicts(parts: Iterable[Verdict]) -> Iterator[Verdict]:
@@ -375,7 +377,7 @@ def _leaf_verdicts(parts: Iterable[Verdict]) -> Iterator[Verdict]:
             yield part
 
 
-def _few(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     """Return the first four names, and how many more there are."""
     text = "; ".join(names[:4])
     return f"{text}; and {len(names) - 4} more" if len(names) > 4 else text

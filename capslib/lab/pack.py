@@ -248,7 +248,7 @@ class Unpacked(NamedTuple):
     """How many records were copied, how many were here already, and checkpoints copied."""
 
     records: int
-    known: int
+    present: int
     checkpoints: int
 
 
@@ -264,15 +264,15 @@ def unpack(source: Path, store: Store, *, checkpoints: bool = False) -> Unpacked
     store.check_writable()
     with opened(source) as folder:
         brought = Store(folder)
-        records, known = 0, 0
+        records, present = 0, 0
         for record in brought.records(cut=False):
             if store.ended(record.trial) is not None:
-                known += 1
+                present += 1
                 continue
             store.put(record)
             records += 1
         copied = copy_trainings(brought, store) if checkpoints else 0
-    return Unpacked(records, known, copied)
+    return Unpacked(records, present, copied)
 
 
 @contextlib.contextmanager

@@ -295,7 +295,7 @@ def group_lines(groups: Iterable[Group], trials: Mapping[str, Trial]) -> Iterato
             time_and_range(group.time),
             len(group.claims),
             group.headlines or "",
-            f"{label}: {_few(group.claims)}; {basis_of(group.time)}",
+            f"{label}: {_first_names(group.claims)}; {basis_of(group.time)}",
         )
 
 
@@ -314,7 +314,7 @@ def label_of(trials: Iterable[Trial]) -> str:
     return ", ".join(texts)
 
 
-def _few(names: Sequence[str], most: int = 3) -> str:
+def _first_names(names: Sequence[str], most: int = 3) -> str:
     """Return the first of some names, and how many more there are."""
     count_text = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{count_text}"
@@ -335,10 +335,10 @@ def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) ->
     if choice.begun:
         yield "The time that is left begins this, and checkpoints keep what is done:"
         yield from group_lines([choice.begun], trials)
-    groups_left = [group for group in choice.left if group is not choice.begun]
+    groups_left = [group for group in choice.left_out if group is not choice.begun]
     if groups_left:
         # The claims of what is begun count, too: it will not end in this time.
-        undecided = {claim for group in choice.left for claim in group.claims}
+        undecided = {claim for group in choice.left_out for claim in group.claims}
         left_out = f"Left out, {plural(len(undecided), 'claim')} in all"
         yield f"{left_out}; the best of them:" if most else f"{left_out}."
         yield from group_lines(groups_left[:most], trials)

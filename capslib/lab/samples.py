@@ -214,7 +214,7 @@ def seed_list(runs: Sequence[Run]) -> str:
 # ------------------------------------------------------------------------ what a sample is of
 
 
-def whole(data: DataFingerprint) -> bool:
+def is_whole(data: DataFingerprint) -> bool:
     """Return whether a data set has all of the paper's examples, and no others.
 
     They may be the publisher's own examples, or all of them made smaller.
@@ -222,7 +222,7 @@ def whole(data: DataFingerprint) -> bool:
     return data.complete or (data.name in SETS and data.sha256 in SETS[data.name].whole)
 
 
-def sources(runs: Sequence[Run]) -> dict:
+def verdict_fields(runs: Sequence[Run]) -> dict:
     """Return the fields of a verdict that say which records and data it rests on.
 
     ``records`` has the keys of the records. ``derived`` says how their data differ from the
@@ -234,7 +234,7 @@ def sources(runs: Sequence[Run]) -> dict:
     partial = False
     for record in records:
         for data in record.data:
-            if not whole(data):
+            if not is_whole(data):
                 partial = True
             if data.deviations or not data.complete:
                 texts = [text.strip().rstrip(".").replace(";", ",") for text in data.deviations]

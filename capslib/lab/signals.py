@@ -82,14 +82,14 @@ def time_limit(end: float) -> Iterator[None]:
     def ring(*_: object) -> None:
         raise TimeIsUp
 
-    before = signal.signal(signal.SIGALRM, ring)
+    previous = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(0.1, end - time.monotonic()))
     try:
         with contextlib.suppress(TimeIsUp):
             yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 @contextlib.contextmanager

@@ -233,8 +233,8 @@ class ClusterRun:
                 yield pending.pop(future), None
             for future in [future for future in pending if future.done()]:
                 task = pending.pop(future)
-                before = self.checkpoint_times[task.trial.key]
-                if died(future) and checkpoint_time(task.trial, task.store) > before:
+                checkpoint_before = self.checkpoint_times[task.trial.key]
+                if died(future) and checkpoint_time(task.trial, task.store) > checkpoint_before:
                     pending[self._submit(task)] = task  # it got further, so it may go on
                 else:
                     yield task, outcome(task, future)

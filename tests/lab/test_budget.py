@@ -72,7 +72,7 @@ def test_most_claims_a_second_come_first_and_only_whole_bundles():
     short = choose(bundles, cost, 59)
     assert claims_of(short) == ["b", "c"]
     assert short.begun.trials == ("part",)
-    assert [group.claims for group in short.left] == [("d",), ("a",)]
+    assert [group.claims for group in short.left_out] == [("d",), ("a",)]
 
 
 def test_headline_claims_come_before_more_claims_that_are_none():
@@ -140,8 +140,8 @@ def test_a_training_that_two_trials_share_counts_once():
     )
     assert [group.ends for group in together.groups] == [pytest.approx(105), pytest.approx(305)]
     half = Cost(Estimate(100.0, None, "made up"), {"training": 0.5, "own": 0.5})
-    assert half.beside({"training"}).seconds == 50
-    assert half.beside({"other"}).seconds == 100
+    assert half.without({"training"}).seconds == 50
+    assert half.without({"other"}).seconds == 100
 
 
 # ---------------------------------------------------------------------------- the real papers

@@ -6,8 +6,8 @@ no training.
 
 from __future__ import annotations
 
-import functools
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -85,24 +85,23 @@ def untrained(name: str, seed: int, draws: int = 1000) -> Routing:
     return routing
 
 
-@functools.cache
-def frames() -> dict[str, list[list[Frame]]]:
-    """Return the frames of every routing that is shown, by iterations and place."""
-    frames_by_routing = {}
-    for name, results in survey().results.items():
-        frames_by_routing[name] = [frames_of(result) for result in results]
-    return frames_by_routing
-
-
 class Survey(NamedTuple):
     """Which routings are shown, and which are not."""
 
+    # By routing, the result after each number of iterations.
     results: dict[str, list[RoutingResult]]
     # Routings whose results depend on the seed of the start: they route as they have learned
     # to, and here they have learned nothing.
     seed_dependent: list[str]
     # Routings with the activations and couplings of another, and the other's name.
     doubles: dict[str, str]
+
+    def frames(self) -> dict[str, list[list[Frame]]]:
+        """Return the frames of every routing that is shown, by iterations and place."""
+        frames = {}
+        for name, results in self.results.items():
+            frames[name] = [frames_of(result) for result in results]
+        return frames
 
 
 def survey() -> Survey:
@@ -162,7 +161,8 @@ def short(x: Tensor) -> list:
 
 def draw() -> str:
     """Return the microscope as HTML: drawn as ``SHOWN`` says, with all other numbers in it."""
-    routed, votes, routings = frames(), toy(), survey()
+    votes, routings = toy(), survey()
+    routed = routings.frames()
     names = {name: routing_name(name) for name in routed}
     edge = round(float(votes.abs().max()) + 0.15, 2)
     distance = 2 * REACH / (PLACES - 1)
@@ -175,7 +175,7 @@ def draw() -> str:
     return render.draw(
         "microscope",
         shown=SHOWN,
-        sides=[side(name, votes[SHOWN.position]) for name in SHOWN.routings],
+        sides=[side(name, routed[name], votes[SHOWN.position]) for name in SHOWN.routings],
         names=names,
         iterations=ITERATIONS,
         place=places[SHOWN.position],
@@ -191,7 +191,7 @@ def draw() -> str:
 
 
 class Side(NamedTuple):
-    """A routing as it is drawn at first."""
+    """A routing as the page shows it when it opens."""
 
     routing: str
     name: str
@@ -201,9 +201,9 @@ class Side(NamedTuple):
     panels: list[list[dict[str, float]]]  # the dots of each parent
 
 
-def side(routing: str, votes: Tensor) -> Side:
-    """Return what is drawn of a routing and votes [I, J, D] as ``SHOWN`` says."""
-    frame = frames()[routing][SHOWN.iterations - 1][SHOWN.position]
+def side(routing: str, frames: Sequence[Sequence[Frame]], votes: Tensor) -> Side:
+    """Return what is drawn of a routing's frames and votes [I, J, D] as ``SHOWN`` says."""
+    frame = frames[SHOWN.iterations - 1][SHOWN.position]
     panels = []
     for parent, coupling in enumerate(frame.coupling):
         dots = []
