@@ -55,8 +55,8 @@ def decide(
         return _decide_value(claim, check, interval, sample)
     answer = check.decide(*interval, unit.factor)
     reason = (
-        f"The 95 % interval {span(interval)} of the {check.mean} over {sample} {_LIES[answer]} "
-        f"{check.asked(unit.factor)}"
+        f"The 95 % interval {span(interval)} of the {check.label} over {sample} "
+        f"{_LIES[answer]} {check.asked(unit.factor)}"
     )
     return Decision(WORDS[group][answer], reason)
 
@@ -148,7 +148,7 @@ def _movement(sample: Sample, doubled: Sample) -> str:
                 pairs.append((shorter[run.seed], run))
         if not pairs:
             return "no run of the usual budget has its seed"
-        for metric in sample.check.compared:
+        for metric in sample.check.metrics_at_rest:
             start, end = _means(metric, pairs)
             if start is not None and abs(end - start) > LARGEST_MOVE * abs(start):
                 name = str(metric).replace("_", " ")

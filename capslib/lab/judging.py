@@ -148,7 +148,7 @@ def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale, name: str)
     verdict = replace(verdict, n=len(numbers), unit=unit.name, ours=average(numbers))
     if check.op != "≈":
         claimed = f"{check.asked(unit.factor)} for the claim"
-        verdict = replace(verdict, measures=f"{check.mean}, {claimed}")
+        verdict = replace(verdict, measures=f"{check.label}, {claimed}")
     only_measured = verdict.status == "measured"
     obstacle = failures(sample.failed) or unlearned(sample, decides=not only_measured)
     if obstacle:  # a mean of the other seeds would select runs by their outcome

@@ -68,9 +68,9 @@ def at_the_end(curve: str) -> Quantity:
 
 
 def difference(
-    first: str | Quantity, second: str | Quantity, name: str = "", size: bool = False
+    first: str | Quantity, second: str | Quantity, name: str = "", absolute: bool = False
 ) -> Quantity:
-    """Return a quantity: ``first − second`` in one record, or its absolute value with ``size``.
+    """Return a quantity: ``first − second`` in one record, or its ``absolute`` value.
 
     A record that lacks either of them has no such quantity.
     """
@@ -81,9 +81,9 @@ def difference(
             return None
         value = minuend.value - subtrahend.value
         unit = DIFFERENCES.get(minuend.unit, minuend.unit)
-        return Metric(value=abs(value) if size else value, n=minuend.n, unit=unit)
+        return Metric(value=abs(value) if absolute else value, n=minuend.n, unit=unit)
 
-    verb = "apart from" if size else "minus"
+    verb = "apart from" if absolute else "minus"
     return Quantity(name or f"{first} {verb} {second}", lead, (first, second))
 
 
@@ -242,6 +242,12 @@ class Check:
     incomparable: str = ""
     """Why our value cannot be compared with the paper's, in a few words; empty where it can."""
 
+    def __post_init__(self) -> None:
+        if len(self.selects) not in (1, 2, 4):
+            raise ValueError(f"a check compares one, two or four arms, not {len(self.selects)}")
+        if self.compares_arms and self.op not in (">", "<"):
+            raise ValueError(f"arms are compared by > or <, not by {self.op}")
+
     @property
     def selects(self) -> tuple[Select, ...]:
         """Its arms."""
@@ -257,7 +263,7 @@ class Check:
         return len(self.selects) > 1
 
     @property
-    def compared(self) -> tuple[str | Quantity, ...]:
+    def metrics_at_rest(self) -> tuple[str | Quantity, ...]:
         """The metrics that have to be at rest: both sides of a difference, else the metric."""
         sides = self.metric.sides if isinstance(self.metric, Quantity) else ()
         return sides or (self.metric,)
@@ -285,8 +291,8 @@ class Check:
         return BOUNDS.get(DIFFERENCES.get(unit, unit) if self.compares_arms else unit)
 
     @property
-    def mean(self) -> str:
-        """What the mean replicate is: ``mean of accuracy``, or the lead of the first arm."""
+    def label(self) -> str:
+        """What replicates are the mean of: ``mean of accuracy``, or the lead of an arm."""
         name = str(self.metric).replace("_", " ")
         if not self.compares_arms:
             return f"mean of {name}"

@@ -735,3 +735,20 @@ def test_a_word_of_the_papers_size_cannot_be_said_of_less(fields):
     for status in ("reproduced", "better", "not reproduced", "contradicted", "inconclusive"):
         with pytest.raises(ValueError, match=status):
             Verdict(ORDER, status, "", **{"scale": "paper"} | fields)
+
+
+# ---------------------------------------------------------------------- checks that are refused
+
+
+@pytest.mark.parametrize("number", [0, 3, 5])
+def test_a_check_compares_one_two_or_four_arms(number):
+    arms = (Select("sign", arm="dynamic/bias"),) * number
+    with pytest.raises(ValueError, match=f"one, two or four arms, not {number}"):
+        Check(arms, "train_accuracy", ">")
+
+
+@pytest.mark.parametrize("op", ["≈", "≥", "≤"])
+def test_arms_are_compared_by_more_or_less_alone(op):
+    arms = (Select("sign", arm="dynamic/bias"), Select("sign", arm="dynamic/no_bias"))
+    with pytest.raises(ValueError, match=f"by > or <, not by {op}"):
+        Check(arms, "train_accuracy", op)

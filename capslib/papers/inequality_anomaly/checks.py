@@ -288,7 +288,7 @@ TELLS_MORE = Quantity(
     ("auroc_gini", "auroc_gini_normal"),
     inverted,
 )
-APART = difference("auroc_palma", "auroc_gini", size=True)
+APART = difference("auroc_palma", "auroc_gini", absolute=True)
 
 
 def best_for_outliers() -> AtLeast:
