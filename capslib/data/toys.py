@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +38,7 @@ __all__ = [
 
 REVISION = 3  # part of the fingerprint: raise it with any change that changes a pixel
 INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}  # as in smallNORB
-# Values of the factors of a split, of which the last changes fastest.
+# The number of values of each factor of a split; the last changes fastest.
 FACTORS = {"labels": 5, "instance": 5, "elevation": 9, "azimuth": 18, "lighting": 6}
 SIZE = 48  # pixels
 # From toy to cameras and between cameras, where the radius of a toy is 1.
@@ -157,47 +158,74 @@ def _views(
 
 
 def _lit(number: int, elevation: np.ndarray, azimuth: np.ndarray) -> np.ndarray:
-    """Render views [V] of a toy and the ground under each lamp: float32 [4, V, 2, 48, 48].
-
-    A shadow is a blot of the toy's size.
-    """
+    """Render views [V] of a toy and the ground under each lamp: float32 [4, V, 2, 48, 48]."""
     parts, half = toy(number)
     camera, rays, lamps = _views(elevation, azimuth)
-    half = half.astype(np.float32)
+    ground = _ground(half.astype(np.float32), camera, rays, lamps)
+    surface = np.zeros_like(ground)
+    nearest, thickness = np.full_like(rays[0], np.inf), np.zeros_like(rays[0])
+    for *geometry, grey in parts:
+        middle, size, bend = (np.float32(numbers)[:, None, None, None] for numbers in geometry)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = _meet((camera - middle) / size, rays / size, bend)
+            thickness += np.fmax(part.last - part.first, 0)
+            hit = (part.first < part.last) & (part.first < nearest)  # [C, 48, 48]
+        nearest[hit] = part.first[hit]
+        normal = part.normal(hit, bend) / size[..., 0, 0]
+        normal /= np.sqrt(_dot(normal, normal))
+        lamp = lamps[:, :, hit.nonzero()[0], 0, 0]
+        brightness = 0.3 + 0.7 * _dot(normal[:, None], lamp)
+        surface[:, hit] = np.float32(grey) * np.maximum(brightness, 0.1)
+    cover = np.minimum(thickness / 0.06, 1)  # thin parts let light through: edges are smooth
+    return (ground + cover * (surface - ground)).reshape(4, -1, 2, SIZE, SIZE)
+
+
+def _ground(
+    half: np.ndarray, camera: np.ndarray, rays: np.ndarray, lamps: np.ndarray
+) -> np.ndarray:
+    """Return the light of the ground under each lamp [4, C, 48, 48].
+
+    The shadow is a blot of the toy's size; ``half`` are half the sides of its box.
+    """
     ground = camera - (half[2] + camera[2]) / rays[2] * rays  # where each ray meets it
     x, y = ground[:2, None] + half[2] / 2 * lamps[:2] / lamps[2]
     shadow = np.exp(-((x / (half[0] + 0.1)) ** 2) - (y / (half[1] + 0.1)) ** 2)
-    light = lamps[2] * (0.95 - 0.5 * shadow)
-    surface = np.zeros_like(light)
-    nearest, thickness = np.full_like(rays[0], np.inf), np.zeros_like(rays[0])
-    for middle, size, bend, grey in parts:
-        middle, size, bend = (
-            np.float32(numbers)[:, None, None, None] for numbers in (middle, size, bend)
-        )
-        start, speed = (camera - middle) / size, rays / size  # the box is −1…1
-        with np.errstate(divide="ignore", invalid="ignore"):
-            centre, reach = -start / speed, 1 / np.abs(speed)
-            walls = centre - reach
-            first, last = walls.max(0), (centre + reach).min(0)
-            if bend.any():
-                a, b = _dot(bend * speed, speed), _dot(bend * speed, start)
-                c = _dot(bend * start, start) - 1
-                root = np.sqrt(b * b - a * c)  # not a number where a ray misses
-                first = np.maximum(first, (-b - root) / a)
-                last = np.minimum(last, (root - b) / a)
-            thickness += np.fmax(last - first, 0)
-            hit = (first < last) & (first < nearest)  # [C, 48, 48]
-        nearest[hit] = distance = first[hit]
-        speed, walls, view = speed[:, hit], walls[:, hit], hit.nonzero()[0]
-        # A ray came through the wall that it met last, or through the bent surface.
-        wall = np.where(walls == distance, -np.sign(speed), 0)
-        bent = bend[..., 0, 0] * (start[:, view, 0, 0] + distance * speed)
-        normal = np.where(wall.any(0), wall, bent) / size[..., 0, 0]
-        normal /= np.sqrt(_dot(normal, normal))
-        brightness = 0.3 + 0.7 * _dot(normal[:, None], lamps[:, :, view, 0, 0])
-        surface[:, hit] = np.float32(grey) * np.maximum(brightness, 0.1)
-    cover = np.minimum(thickness / 0.06, 1)  # thin parts let light through: edges are smooth
-    return (light + cover * (surface - light)).reshape(4, -1, 2, SIZE, SIZE)
+    return lamps[2] * (0.95 - 0.5 * shadow)
+
+
+class _Meeting(NamedTuple):
+    """Where rays meet a part of a toy, in units of its half sides: it is the box −1…1."""
+
+    start: np.ndarray  # [3, C, 1, 1]  of the rays
+    direction: np.ndarray  # [3, C, 48, 48]
+    walls: np.ndarray  # [3, C, 48, 48]  the length of a ray at the nearer wall of each axis
+    first: np.ndarray  # [C, 48, 48]  the length of a ray where it enters
+    last: np.ndarray  # [C, 48, 48]  and where it leaves; a ray that misses leaves first
+
+    def normal(self, hit: np.ndarray, bend: np.ndarray) -> np.ndarray:
+        """Return normals [3, H] of the surface where the H rays of a mask enter.
+
+        A ray comes in through the wall that it meets last, or through the bent surface.
+        """
+        direction, length = self.direction[:, hit], self.first[hit]
+        wall = np.where(self.walls[:, hit] == length, -np.sign(direction), 0)
+        start = self.start[:, hit.nonzero()[0], 0, 0]
+        bent = bend[..., 0, 0] * (start + length * direction)
+        return np.where(wall.any(0), wall, bent)
+
+
+def _meet(start: np.ndarray, direction: np.ndarray, bend: np.ndarray) -> _Meeting:
+    """Return where rays meet a part, whose surface is also Σ bend · x² = 1 if it is bent."""
+    centre, reach = -start / direction, 1 / np.abs(direction)
+    walls = centre - reach
+    first, last = walls.max(0), (centre + reach).min(0)
+    if bend.any():
+        a, b = _dot(bend * direction, direction), _dot(bend * direction, start)
+        c = _dot(bend * start, start) - 1
+        root = np.sqrt(b * b - a * c)  # not a number where a ray misses
+        first = np.maximum(first, (-b - root) / a)
+        last = np.minimum(last, (root - b) / a)
+    return _Meeting(start, direction, walls, first, last)
 
 
 def render(

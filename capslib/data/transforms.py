@@ -13,6 +13,7 @@ from capslib.shapes import check_shapes
 
 __all__ = [
     "CENTRE_AND_DIAGONALS",
+    "black_and_white",
     "center_crop",
     "crops",
     "downsample",
@@ -40,8 +41,7 @@ def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
     """Subtract from each image the mean of its pixels and divide by their standard deviation.
 
     The deviation counts as at least 1/√(C·H·W), so an image of one grey becomes zeros. With
-    ``of`` [B, C, h, w], both are of these images instead. Black and white pixels, standardised
-    so, are the valid range of an attack: the ``bounds`` of :mod:`capslib.attacks`.
+    ``of`` [B, C, h, w], both are of these images instead.
 
     >>> x = torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]])
     >>> standardise(x), standardise(torch.ones(1, 1, 1, 1), of=x)
@@ -52,6 +52,20 @@ def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
     mean = of.mean(dim=(1, 2, 3), keepdim=True)
     std = of.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(of[0].numel() ** -0.5)
     return (x - mean) / std
+
+
+def black_and_white(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what black and white pixels of each image become when it is standardised.
+
+    Takes float [B, C, H, W], grey values 0…1, and returns two tensors [B, 1, 1, 1]. They are
+    the ``bounds`` of an attack on standardised images, see :mod:`capslib.attacks`.
+
+    >>> black_and_white(torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]]))
+    (tensor([[[[-1.]]]]), tensor([[[[1.]]]]))
+    """
+    check_shapes(x=(x, "N C H W"))
+    black, white = (torch.full_like(x[:, :1, :1, :1], grey) for grey in (0, 1))
+    return standardise(black, of=x), standardise(white, of=x)
 
 
 def downsample(x: Tensor, factor: int) -> Tensor:

@@ -72,15 +72,12 @@ def spread(scores: Callable[[Tensor], Tensor]) -> Loss:
 
 def greys(recipe: EMRecipe, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return what black and white become in each of these images, [N, 1, 1, 1]."""
-    import torch
-
-    from capslib.data.transforms import center_crop, standardise, to_float
+    from capslib.data.transforms import black_and_white, center_crop, to_float
 
     pixels = to_float(inputs)
     if recipe.standardise == "crop":
         pixels = center_crop(pixels, recipe.crop)
-    black, white = (torch.full_like(pixels[:, :1, :1, :1], grey) for grey in (0, 1))
-    return standardise(black, of=pixels), standardise(white, of=pixels)
+    return black_and_white(pixels)
 
 
 def run(arm: Arm, context: Context) -> Outcome:

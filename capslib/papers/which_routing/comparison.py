@@ -29,6 +29,7 @@ Novel viewpoints of smallNORB need a training on familiar ones alone: they are t
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -76,6 +77,8 @@ MILLISECONDS: Mapping[str, tuple[float, float]] = {
 
 Medians of 100 steps by :func:`seconds_of_steps`, on an x86-64 server of 2026.
 """
+WARM_UP = 3
+"""Training steps before those that are timed."""
 Budget = Literal["steps", "seconds"]
 BUDGETS: tuple[Budget, ...] = ("steps", "seconds")
 """What is equal for all networks, in the order of ``ComparisonRecipe.measured_after``."""
@@ -137,6 +140,8 @@ SMOKE = (
     ("toys", "em", 0.003),
 )
 """Data, network and learning rate of the arms of smoke scale."""
+STANDS_FOR = {"digits": "mnist", "toys": "smallnorb"}
+"""The data set for which each stand-in stands."""
 
 
 def arms(scale: Scale) -> Iterator[Arm]:
@@ -145,11 +150,8 @@ def arms(scale: Scale) -> Iterator[Arm]:
     if scale != "smoke":
         settings = itertools.product(DATA, networks(), RATES)
     for data, name, rate in settings:
-        if scale == "smoke":
-            real_data = "smallnorb" if data == "toys" else "mnist"
-            recipe = recipe_of(name, real_data, rate).model_copy(update={"data": data})
-        else:
-            recipe = recipe_of(name, data, rate)
+        real_data = STANDS_FOR.get(data, data)
+        recipe = recipe_of(name, real_data, rate).model_copy(update={"data": data})
         yield Arm(f"{data}/{name}/{rate:g}", recipe, ComparisonOptions())
 
 
@@ -198,7 +200,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     network, splits = at_equal_steps.network, at_equal_steps.splits
     options: ComparisonOptions = arm.options
     examples = splits["test"].some(options.changed)
-    metrics |= unseen(recipe, network, examples, options)
+    metrics |= after_changes(recipe, network, examples, options)
     metrics |= negated(recipe, network, examples)
     metrics |= couplings(recipe, network, examples)
     metrics |= attacked(recipe, network, splits["test"].some(options.attacked), options)
@@ -225,12 +227,13 @@ def accuracies(recipe: ComparisonRecipe, trained: Trained, budget: Budget) -> di
     return metrics | in_unit({f"steps_at_{budget}": steps}, 1, "steps")
 
 
-def unseen(
+def after_changes(
     recipe: ComparisonRecipe, network: nn.Module, examples: Examples, options: ComparisonOptions
 ) -> dict[str, Metric]:
-    """Return the accuracy after shifts, rotations and scales that training never saw.
+    """Return the accuracy on images, and after shifts, rotations and scales of them.
 
-    A shift goes to four sides and a rotation two ways; their accuracy is the mean.
+    Training never saw such changes. A shift goes to four sides and a rotation two ways; their
+    accuracy is the mean.
     """
     from capslib.data.transforms import standardise, to_float
     from capslib.papers.which_routing import transformed
@@ -343,7 +346,7 @@ def attacked(
     import torch
 
     from capslib.attacks import fgsm, input_gradient, pgd, zero_share
-    from capslib.data.transforms import standardise, to_float
+    from capslib.data.transforms import black_and_white, standardise, to_float
 
     def scores(x: Tensor) -> Tensor:
         return recipe.scores(network, x)
@@ -354,17 +357,15 @@ def attacked(
     for number, (inputs, labels) in enumerate(examples.batches(recipe.batch_size)):
         pixels = to_float(inputs)
         x = standardise(pixels)
-        greys = [torch.full_like(pixels[:, :1, :1, :1], grey) for grey in (0, 1)]
-        black, white = (standardise(grey, of=pixels) for grey in greys)
-        bounds = black, white
+        bounds = black_and_white(pixels)
         gradients.append(input_gradient(loss, x, labels))
         for epsilon in options.epsilons:
             seed = round(1000 * epsilon) + 1_000_003 * number
             generator = torch.Generator(x.device).manual_seed(seed)
-            draw: dict[str, Any] = {"steps": options.pgd_steps, "generator": generator}
+            pgd_options: dict[str, Any] = {"steps": options.pgd_steps, "generator": generator}
             images = {
                 "fgsm": fgsm(loss, x, labels, epsilon, bounds=bounds),
-                "pgd": pgd(loss, x, labels, epsilon, bounds=bounds, **draw),
+                "pgd": pgd(loss, x, labels, epsilon, bounds=bounds, **pgd_options),
             }
             for attack, image in images.items():
                 name = f"{attack}_{epsilon:g}_accuracy"
@@ -397,13 +398,11 @@ def cost(
 def seconds_of_steps(
     recipe: ComparisonRecipe, network: nn.Module, batch: Examples, count: int
 ) -> list[float]:
-    """Return the seconds of ``count`` training steps on a batch, after three to warm up.
+    """Return the seconds of ``count`` training steps on a batch, after some to warm up.
 
     On a CPU they are core-seconds, which other programs on the machine hardly change; on a GPU
     they are wall seconds. Steps are those of a copy; the network stays as it is.
     """
-    import copy
-
     import torch
 
     copied = copy.deepcopy(network).train()
@@ -411,7 +410,7 @@ def seconds_of_steps(
     objective = recipe.objective(batch.inputs.device)
     clock = time.perf_counter if batch.inputs.is_cuda else time.process_time
     seconds = []
-    for _ in range(count + 3):
+    for _ in range(WARM_UP + count):
         start = clock()
         optimizer.zero_grad(set_to_none=True)
         seen = batch._replace(inputs=recipe.seen(batch.inputs))
@@ -420,13 +419,11 @@ def seconds_of_steps(
         if batch.inputs.is_cuda:
             torch.cuda.synchronize(batch.inputs.device)
         seconds.append(clock() - start)
-    return seconds[3:]
+    return seconds[WARM_UP:]
 
 
 def bytes_for_gradient(recipe: ComparisonRecipe, network: nn.Module, batch: Examples) -> int:
     """Return the bytes that a forward pass of training keeps, without the parameters."""
-    import copy
-
     from torch.autograd.graph import saved_tensors_hooks
 
     copied = copy.deepcopy(network).train()
