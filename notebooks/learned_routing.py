@@ -87,7 +87,7 @@ from capslib.losses import spread_loss
 from capslib.networks.learned_routing import ConsensusCapsNet, FlatCapsules
 from capslib.papers.learned_routing import start, table3, toy
 from capslib.papers.learned_routing.recipe import MNIST
-from capslib.papers.learned_routing.shown import NAMES, PLACES
+from capslib.papers.learned_routing.shown import NAMES, LAYER_NAMES
 from capslib.routing import make_routing
 from capslib.routing.consensus import closed_form, kernel
 from capslib.training import seeded
@@ -465,7 +465,7 @@ for axis, data in zip(axes[0], sets, strict=True):
     rows = {}
     for routing, name in NAMES.items():
         networks = frames.select(trained_records, "errors", data=data, routing=routing)
-        learned = len(shown.learned(networks))
+        learned = len(shown.that_learned(networks))
         label = f"{name}\n{learned} of {len(networks)} learned"
         color = plots.routing_color(routing)
         seeds = frames.values(networks, "test_error")
@@ -541,7 +541,7 @@ figure, axes = plots.panels(2, height=3.4)
 for axis, (order, title) in zip(axes, ORDERS.items(), strict=True):
     rows = {}
     for routing, name in NAMES.items():
-        for layer, layer_name in PLACES.items():
+        for layer, layer_name in LAYER_NAMES.items():
             ratios = weight_ratios(order, layer, routing)
             color = plots.routing_color(routing)
             rows[f"{name}, {layer_name}"] = (color, None, ratios, ())

@@ -14,7 +14,7 @@ These are the book's tolerances of an error below 3 percent, and of one above.
 """
 ORIGINAL = 2.2
 """The error in percent that the authors of EM routing report, of pairs of images."""
-DENSE = "test_small_weights_gather_the_couplings_on_the_dense_cluster"
+TEST_OF_DENSE = "test_small_weights_gather_the_couplings_on_the_dense_cluster"
 SETS = {"mnist": "MNIST", "smallnorb": "smallNORB"}
 
 
@@ -90,8 +90,12 @@ LIMITS = {
         1e-4,
         "test_a_large_second_weight_makes_couplings_follow_the_activations",
     ),
-    "the dense cluster gains while both fall": toy("largest_fall_of_share", 1e-6, DENSE),
-    "and has most of the couplings in the end": toy("least_dense_share", 0.8, DENSE, "≥"),
+    "the dense cluster gains while both fall": toy(
+        "largest_fall_of_share", 1e-6, TEST_OF_DENSE
+    ),
+    "and has most of the couplings in the end": toy(
+        "least_dense_share", 0.8, TEST_OF_DENSE, "≥"
+    ),
 }
 """What λ₁ and λ₂ do on the toy data."""
 CHECKS: dict[str, AnyCheck] = {

@@ -12,7 +12,7 @@ from capslib.papers.learned_routing.table3 import LAYERS
 
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
 LEARNERS = ("connectionist", "similarity")
-PLACES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
+LAYER_NAMES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
 UNCHANGED = "as in Table 3"
 CHANGES = {
     "released_start": "released start",
@@ -25,7 +25,7 @@ CHANGES = {
     "cross_entropy": "cross entropy",
 }
 """What a variant changes, by the last part of its name."""
-Row = tuple[str, ...]
+Label = tuple[str, ...]
 
 
 def set_name(record: Measured) -> str:
@@ -34,12 +34,12 @@ def set_name(record: Measured) -> str:
     return SETS.get(data, data)
 
 
-def place(record: Measured) -> int:
+def order_of_routing(record: Measured) -> int:
     """Return the place of the routing of a record in the order of the page."""
     return list(NAMES).index(record.config["routing"])
 
 
-def learned(records: Iterable[Measured]) -> list[Measured]:
+def that_learned(records: Iterable[Measured]) -> list[Measured]:
     """Return the records whose network is right on more of its training images than the floor.
 
     The others decide nothing.
@@ -52,13 +52,13 @@ def differences(errors: Mapping[int, float], baseline: Mapping[int, float]) -> l
     return [errors[seed] - baseline[seed] for seed in errors if seed in baseline]
 
 
-def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
+def rates(records: Iterable[Measured]) -> dict[Label, dict[float, float]]:
     """Return by set and arm of the pilot the held-out error in percent at each rate."""
 
     def order(record: Measured) -> tuple:
-        return record.config["data"], not record.config["trained"], place(record)
+        return record.config["data"], not record.config["trained"], order_of_routing(record)
 
-    rows: dict[Row, dict[float, float]] = {}
+    rows: dict[Label, dict[float, float]] = {}
     for record in sorted(records, key=order):
         name = NAMES[record.config["routing"]]
         if not record.config["trained"]:
@@ -90,18 +90,18 @@ def change(record: Measured) -> str:
 
 def changes(
     arms: Iterable[Measured], variants: Iterable[Measured]
-) -> dict[Row, tuple[list[float], list[float]]]:
+) -> dict[Label, tuple[list[float], list[float]]]:
     """Return test errors in percent, and how much more than in Table 3 in the same seeds.
 
     By set, routing and what differs from Table 3; on the sets and scales of the variants.
     """
     variants = list(variants)
-    places = {(record.config["data"], record.trial.scale) for record in variants}
-    errors: dict[Row, dict[int, float]] = {}
+    sets_and_scales = {(record.config["data"], record.trial.scale) for record in variants}
+    errors: dict[Label, dict[int, float]] = {}
     for record in [*arms, *variants]:
         config = record.config
         learns = config["routing"] in LEARNERS and config["trained"]
-        if learns and (config["data"], record.trial.scale) in places:
+        if learns and (config["data"], record.trial.scale) in sets_and_scales:
             row = set_name(record), NAMES[config["routing"]], change(record)
             seeds = errors.setdefault(row, {})
             seeds[record.trial.seed] = record.metrics["test_error"].value
@@ -120,7 +120,9 @@ def negation(records: Iterable[Measured]) -> dict[str, list[float]]:
     By routing; poses in mean lengths.
     """
     rows: dict[str, list[float]] = {}
-    for record in sorted(records, key=lambda record: (place(record), record.config["bias"])):
+    for record in sorted(
+        records, key=lambda record: (order_of_routing(record), record.config["bias"])
+    ):
         name = NAMES[record.config["routing"]]
         if record.config["bias"]:
             name += ", bias"

@@ -30,7 +30,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     errors = {"test_error": arm.recipe.error(network, test)}
     metrics = in_unit(errors, len(test.labels), "percent")
     evenness, series = look_inside(arm.recipe, network, test.some(LOOKED_AT))
-    series |= learned(network)
+    series |= learned_parameters(network)
     return outcome(trained, metrics | evenness, series, curves=["error_of_some"])
 
 
@@ -141,7 +141,7 @@ def in_parts(weight: Tensor, order: Tensor) -> Tensor:
     return torch.stack([part.mean() for part in parts])
 
 
-def learned(network: nn.Module) -> dict[str, list[float]]:
+def learned_parameters(network: nn.Module) -> dict[str, list[float]]:
     """Return λ₁, λ₂, θ and all widths of each layer with similarity routing, by parent."""
     series = {}
     for name in LAYERS:
@@ -157,7 +157,7 @@ def learned(network: nn.Module) -> dict[str, list[float]]:
     return series
 
 
-def rehearse(arm: Arm, context: Context) -> Outcome:
+def run_pilot(arm: Arm, context: Context) -> Outcome:
     """Train one network on a part of the training images; measure its error on the others."""
     trained = train(arm.recipe, context.seed, context)
     test = trained.splits["test"]
@@ -316,5 +316,5 @@ PILOT = Experiment(
     paper="learned_routing",
     arms=pilot_arms,
     smaller=smaller_pilot,
-    run=rehearse,
+    run=run_pilot,
 )
