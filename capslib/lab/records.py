@@ -43,12 +43,14 @@ ABSCISSAS = (
 )
 """Series that curves are drawn over.
 
-Every curve of a record is as long as one of them, and belongs to the first that fits.
+In a record that has any of them, every curve is as long as one, and belongs to the first that
+fits.
 """
 NOT_CURVES = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
 """Prefixes of the names of series that are not curves.
 
-Such a series is a grid, row by row, or has one number for each parent or tenth of the children.
+They are pictures and grids, row by row; the parameters of each parent; and means over each
+tenth of the children.
 """
 
 RANGES = {
@@ -82,6 +84,8 @@ class Code(Model):
 
 
 class Environment(Model):
+    """The software and the machine that ran a trial."""
+
     python: str
     torch: str
     device: str
@@ -99,8 +103,8 @@ class Record(Model):
     deviations: list[Deviation]
     metrics: dict[str, Metric]
     series: dict[str, list[Number]] = Field(
-        description="curves, by name; "
-        "`steps`, `epochs` or another of the abscissas has their places"
+        description="curves, pictures and grids, by name; "
+        "`steps`, `epochs` or another of the abscissas has the places of curves"
     )
     data: list[DataFingerprint]
     code: Code

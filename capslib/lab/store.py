@@ -185,8 +185,8 @@ class Store:
         """Return the record of a trial.
 
         Return None where there is none, or, with a warning, where it is damaged. Raises
-        :class:`Newer`, a :class:`UserError`, for a record of a newer capslib: its trial must
-        not run again.
+        :class:`UserError` for a record of a newer capslib, whose trial must not run again, and
+        for a file that cannot be read.
         """
         return self._read(self.path(trial))
 
@@ -255,8 +255,9 @@ class Store:
         """Yield why the sound file at ``path`` counts for nothing, and what to do about it.
 
         The record contradicts itself, lies in another folder than its trial names, cannot have
-        seen the data that it names, or is not what its experiment runs today. A record of an
-        earlier revision may have a configuration that nobody knows any more.
+        seen the data that it names, is of an experiment or a revision that this code lacks, or
+        was edited. A record of an earlier revision counts for no claim, and nothing objects to
+        it.
         """
         trial = record.trial
         if path.parent != self.path(trial).parent:
