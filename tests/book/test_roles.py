@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from capsbook import evidence, roles
+from capsbook import evidence, roles, rounding
 from capsbook.roles import MISSING as GAP
 from docutils import nodes
 from docutils.utils import new_document
@@ -38,19 +38,19 @@ ROUNDED = {
 
 @pytest.mark.parametrize("value", ROUNDED)
 def test_a_number_has_three_significant_digits(value):
-    assert roles.rounded(value) == ROUNDED[value]
+    assert rounding.rounded(value) == ROUNDED[value]
 
 
 def test_an_interval_is_as_exact_as_its_value_or_its_wider_end():
     interval = (13.54, 27.58)
-    assert roles.ends(interval, 19.63) == "[13.5, 27.6]"
+    assert rounding.ends(interval, 19.63) == "[13.5, 27.6]"
     interval = (0.9, 1.0)
-    assert roles.ends(interval, 0.977) == "[0.900, 1.000]"
+    assert rounding.ends(interval, 0.977) == "[0.900, 1.000]"
     interval = (6.5, 7.5)
-    assert roles.ends(interval, 7) == "[6.50, 7.50]"
-    assert roles.ends((-0.0004, 12.3), 6.1) == "[0.0, 12.3]"
+    assert rounding.ends(interval, 7) == "[6.50, 7.50]"
+    assert rounding.ends((-0.0004, 12.3), 6.1) == "[0.0, 12.3]"
     interval = (-1.1137, 1.1804)
-    assert roles.ends(interval, 0.0333) == "[−1.11, 1.18]"
+    assert rounding.ends(interval, 0.0333) == "[−1.11, 1.18]"
 
 
 MISSING = "not run yet"

@@ -3,7 +3,7 @@
 This module connects the others to Sphinx::
 
     evidence    judges the claims; book keeps them between builds
-    directives  what authors write; numbers in prose are in roles
+    directives  what authors write; numbers in prose are in roles, and rounding writes them
     render      HTML of verdicts and runs, from templates; runs has tables and CSV files of runs
     benchmarks  the tables of the speed page
     sources     finds code and tests; fixed_options leaves out what a page does not use

@@ -54,7 +54,7 @@ class Shown(NamedTuple):
 
 
 SHOWN = Shown(image=8, routing="dynamic", iterations=3)
-"""At first."""
+"""What the page shows when it opens."""
 
 
 class DigitCapsNet(nn.Module):

@@ -94,13 +94,14 @@ class ClaimsTable(BookDirective):
 
     def run(self) -> list[nodes.Node]:
         evidence = self.evidence()
-        of_paper = self.arguments[0] in PAPERS
-        verdicts = evidence.of(self.arguments[0]) if of_paper else []
-        for name in () if of_paper else self.arguments:
+        if self.arguments[0] in PAPERS:
+            verdicts = evidence.of(self.arguments[0])
+            return [self.draw("claims-table", verdicts=verdicts, whole=True)]
+        for name in self.arguments:
             if name not in evidence.verdicts:
                 return self.warn(f"no paper or claim {name!r}")
-            verdicts.append(evidence.verdicts[name])
-        return [self.draw("claims-table", verdicts=verdicts, whole=of_paper)]
+        verdicts = [evidence.verdicts[name] for name in self.arguments]
+        return [self.draw("claims-table", verdicts=verdicts, whole=False)]
 
 
 class OfChapter(BookDirective):
@@ -194,9 +195,9 @@ class DigitRouted(BookDirective):
         from capsbook import digits  # and torch
 
         package = Path(capslib.__file__).parent
-        names = ("layers.py", "losses.py", "registry.py", "training.py", "data/standins.py")
+        names = ("layers.py", "losses.py", "registry.py", "shapes.py", "training.py")
         files = [package / name for name in (*names, "lab/plots.py")]
-        for path in (*files, *package.glob("routing/*.py")):
+        for path in (*files, *package.glob("routing/*.py"), *package.glob("data/*.py")):
             self.depend(path)
         networks = {routing: digits.train(routing) for routing in digits.ROUTINGS}
         return [nodes.raw("", digits.draw(networks), format="html")]

@@ -15,7 +15,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Have autodoc show docstrings as they are meant."""
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-process-docstring", escape)
-    app.connect("autodoc-skip-member", is_field)
+    app.connect("autodoc-skip-member", skip_bare_field)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -30,7 +30,7 @@ def escape(
             lines[number] = escaped(line)
 
 
-def is_field(
+def skip_bare_field(
     app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object
 ) -> bool | None:
     """Leave out a field of a named tuple whose docstring says its number only."""

@@ -77,6 +77,7 @@ def for_screen_readers(body: str) -> str:
 def for_search(body: str) -> str:
     """Keep folded code out of the excerpts that the search shows, and words of neighbouring
     cells apart in them."""
+    # The search of Sphinx leaves out what has the class headerlink.
     body = body.replace(' hide above-input"', ' hide above-input headerlink"')
     return re.sub("(</t[dh]>)<", r"\1\n<", body)
 

@@ -21,7 +21,8 @@ from capsbook.benchmarks import (
     times_of_limit,
 )
 from capsbook.notebooks import site_file
-from capsbook.roles import alt_text, our_interval, our_value
+from capsbook.roles import alt_text
+from capsbook.rounding import our_interval, our_value
 from capslib.lab import claims
 from capslib.lab.estimates import CARD, CPU_CORE, DOUBT, total_of
 from capslib.lab.headlines import Headline, judged, rows_of
