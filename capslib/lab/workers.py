@@ -13,6 +13,7 @@ import contextlib
 import functools
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -203,7 +204,7 @@ class ClusterRun:
         self.display = display
         self.stop = stop
         self.cluster = client.cluster  # None where the workers are the user's
-        self.name = f"capslib {client.id}"
+        self.name = f"capslib {uuid.uuid4()}"  # runs may share a client
         self.trials: dict[str, Trial] = {}
         self.checkpoint_times: dict[str, int] = {}  # by trial, when it was submitted
         self.without_workers_since: float | None = None

@@ -67,7 +67,7 @@ PAGES = {
 ```
 ```{claims-table} NEG-T1-rba-bias EM-W-8
 ```
-{repository}`GitHub` {count}`claims` claims, {count}`capsules of negation_limitation` judged.
+{repository}`GitHub` {count}`claims` claims, {count}`records` behind them.
 
 Words come first. Our network has {ours}`NEG-T1-rba-bias`
 {interval}`NEG-T1-rba-bias`, *the paper's {theirs}`NEG-T1-rba-bias`*. More words follow.

@@ -118,7 +118,7 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
     )
     assert sentence in text_of(front)
     assert f'alt="An icon. It has 99.7{NBSP}%, the paper 99.70{NBSP}%."' in front
-    assert '<span class="number count">1</span> judged' in front
+    assert '<span class="number count">3</span> behind them' in front
     row = '<a href="papers/negation_limitation.html#claim-NEG-T1-rba-bias" class="claim-id">'
     assert row in front, "a table of claims of several papers leads to their chapters"
     for key in keys:

@@ -35,7 +35,6 @@ ON_PAGES = (
     "deviations.0.ours",
     "deviations.0.why",
     "environment.device",
-    "data.0.deviations.0",
     "metrics.largest_rise.unit",
     "metric",
     "field",
