@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from capslib import papers
 from capslib.errors import UserError
-from capslib.lab.claims import verdicts
+from capslib.lab.claims import verdicts, waits_after
 from capslib.lab.estimates import Estimate, Total, total
 from capslib.lab.headlines import of_claim
 from capslib.lab.planning import (
@@ -30,7 +30,7 @@ from capslib.lab.provenance import code_hash
 from capslib.lab.settings import Settings, cuda_devices
 from capslib.lab.store import Store
 from capslib.lab.words import ERRATA, EXACT, NOT_RUN, OPEN, Verdict
-from capslib.papers.check import leaves, stopped_itself
+from capslib.papers.check import leaves
 from capslib.papers.experiment import Scale, Trial
 from capslib.recipes import Training
 
@@ -109,12 +109,7 @@ def waiting_for(stems: Iterable[str], scale: Scale, store: Store) -> Waiting:
     for stem in stems:
         if stem not in papers.PAPERS:
             continue  # a study makes no claims
-        done, stopped = set(), set()
-        for record in store.records(stem):
-            done.add(record.key)
-            if stopped_itself(record):
-                stopped.add(record.key)
-        waits = papers.waits(stem, done, stopped)
+        waits = waits_after(stem, store.records(stem))
         for verdict in verdicts(stem, store=store):
             claim = verdict.claim.id
             if claim not in waits or not decidable(verdict, scale):

@@ -75,6 +75,16 @@ def _verdicts_of(paper: str, store: Store) -> Iterator[Verdict]:
         yield verdict
 
 
+def waits_after(stem: str, records: Iterable[Record]) -> dict[str, dict[Scale, papers.Waits]]:
+    """Return what each claim of a paper still waits for when these records are there."""
+    done, stopped = set(), set()
+    for record in records:
+        done.add(record.key)
+        if stopped_itself(record):
+            stopped.add(record.key)
+    return papers.waits(stem, done, stopped)
+
+
 def _what_would_decide(claim: Claim, waits: Mapping[Scale, papers.Waits]) -> str:
     """Return a sentence about the trials that a claim waits for, or nothing."""
     phrases = []

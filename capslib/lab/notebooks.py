@@ -229,10 +229,8 @@ def with_outputs_of_the_book(stem: str, values: dict[str, Any]) -> NotebookNode 
     if len(new_code) != len(old_code):
         return None
     for cell, executed in zip(new_code, old_code, strict=True):
-        same_tags = TAGS_FOR_PAPERMILL.intersection(
-            tags(cell)
-        ) == TAGS_FOR_PAPERMILL.intersection(tags(executed))
-        if cell.source != executed.source or not same_tags:
+        changed_tags = {*tags(cell)} ^ {*tags(executed)}
+        if cell.source != executed.source or TAGS_FOR_PAPERMILL & changed_tags:
             return None
         cell.update(outputs=executed.outputs, execution_count=executed.execution_count)
     new.metadata = old.metadata | new.metadata

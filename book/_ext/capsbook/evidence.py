@@ -26,7 +26,7 @@ from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.lab.study import Study
 from capslib.papers import which_routing
-from capslib.papers.check import BOUNDS, DIFFERENCES, Select, stopped_itself
+from capslib.papers.check import BOUNDS, DIFFERENCES, Select
 from capslib.papers.experiment import SCALES, TWICE
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Evidence:
 
     @functools.cached_property
     def hours(self) -> dict[str, float]:
-        """The core-hours that the trials take that each claim waits for at paper scale.
+        """The core-hours of the trials at paper scale that each claim waits for.
 
         A claim is left out if no estimate exists for one of its trials.
         """
@@ -97,12 +97,10 @@ class Evidence:
 
     def _hours(self, stem: str) -> dict[str, float]:
         records = list(Store(self.root).records(stem))
-        done = {record.key for record in records}
-        stopped = {record.key for record in records if stopped_itself(record)}
         experience = Experience(records, "cpu")
         estimates: dict[str, float | None] = {}
         hours = {}
-        for claim, waits in papers.waits(stem, done, stopped).items():
+        for claim, waits in claims.waits_after(stem, records).items():
             if self.verdicts[claim].status != "waiting":
                 continue
             seconds = []

@@ -100,8 +100,9 @@ def core_hours(hours: float) -> str:
     """Return a time of one CPU core: ``about 3 hours``; tenths below one hour."""
     if hours < 0.05:
         return "less than 0.1 hours"
-    digits = 1 if hours < 0.95 else 0
-    return f"about {plural(round(hours, digits or None), 'hour')}"
+    if hours < 0.95:
+        return f"about {hours:.1f} hours"
+    return f"about {plural(round(hours), 'hour')}"
 
 
 def what_verdicts_rest_on(evidence: Evidence, stem: str) -> str:
