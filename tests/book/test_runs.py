@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 from capsbook import evidence, notebooks, render, runs
+from capsbook.book import Book
 
 from capslib import papers
 from capslib.lab.ledger import ledger
@@ -38,6 +39,25 @@ def test_evidence_follows_the_records(tmp_path, add_records):
     assert loaded.verdicts["NEG-T1-rba-bias"].status == "reproduced"
     assert [run.path.stem for run in loaded.cited("negation_limitation")] == keys
     assert "3 records" in render.what_verdicts_rest_on(loaded, "negation_limitation")
+
+
+@pytest.mark.parametrize("change", ["new", "changed", "gone"])
+def test_pages_follow_the_tables_of_benchmarks(tmp_path, change):
+    book = Book()
+    book.root, book.results = tmp_path, tmp_path / "results"
+    tables = tmp_path / "benchmarks" / "results"
+    tables.mkdir(parents=True)
+    (tables / "old.csv").write_text("name,seconds\n")
+    assert book.renew(tmp_path)
+    assert not book.renew(tmp_path)
+    match change:
+        case "new":
+            (tables / "new.csv").write_text("name,seconds\n")
+        case "changed":
+            (tables / "old.csv").write_text("name,seconds\nem,1\n")
+        case "gone":
+            (tables / "old.csv").unlink()
+    assert book.renew(tmp_path)
 
 
 def test_a_row_of_runs_has_the_value_of_each_seed_and_leads_to_its_record(

@@ -49,6 +49,8 @@ class Book:
         self.stamp = ""
         self.published = ""
         """The stamp of the evidence whose files the site has."""
+        self.benchmarks = ""
+        """The state of the committed tables of the benchmarks."""
         self.chapters: dict[str, Executed] = {}
         self.pages: set[str] = set()
         """The pages that show evidence."""
@@ -67,18 +69,28 @@ class Book:
         self.repository = app.config.html_theme_options.get("repository_url", "").rstrip("/")
 
     def renew(self, source: Path) -> bool:
-        """Judge the claims and read the chapters again where something changed; say whether."""
+        """Judge the claims and read the chapters again where something changed; say whether.
+
+        A table of the benchmarks that is new, changed or gone counts too.
+        """
         old = self._shown()
         stamp = evidence.stamp(self.results)
         if stamp != self.stamp:
             self.evidence = evidence.load(self.results)
             self.stamp = stamp
+        self.benchmarks = evidence.state(self.tables_of_benchmarks)
         self.chapters = dict(self._read_chapters(source))
         return old != self._shown()
 
     def _shown(self) -> tuple:
         """Return what changes when a page that shows evidence has to change."""
-        return self.stamp, {stem: executed[1:] for stem, executed in self.chapters.items()}
+        chapters = {stem: executed[1:] for stem, executed in self.chapters.items()}
+        return self.stamp, self.benchmarks, chapters
+
+    @property
+    def tables_of_benchmarks(self) -> list[Path]:
+        """The committed table of every machine that ran the benchmarks."""
+        return sorted((self.root / "benchmarks" / "results").glob("*.csv"))
 
     def _read_chapters(self, source: Path) -> Iterable[tuple[str, Executed]]:
         for stem in WITH_TRIALS:

@@ -162,8 +162,8 @@ class Benchmarks(BookDirective):
         kind, machines = self.arguments[0], []
         if kind not in ("answer", *benchmarks.KINDS):
             return self.warn(f"{kind!r} is neither answer nor {', '.join(benchmarks.KINDS)}")
-        for path in sorted((self.book.root / "benchmarks" / "results").glob("*.csv")):
-            self.depend(path)
+        self.book.pages.add(self.env.docname)
+        for path in self.book.tables_of_benchmarks:
             rows = benchmarks.read(path)
             if kind != "answer":
                 rows = [row for row in rows if row["kind"] == kind]
