@@ -11,7 +11,7 @@ from capslib import papers
 from capslib.lab import frames
 from capslib.lab.ledger import listed, plural
 from capslib.lab.records import Record
-from capslib.lab.statistics import compared, leaders
+from capslib.lab.statistics import Standing, compared, leaders
 from capslib.papers.experiment import Scale
 from capslib.papers.which_routing import EXPERIMENTS
 from capslib.papers.which_routing.comparison import (
@@ -148,14 +148,30 @@ class Study:
                 parts.append(f"{highest} on {title(data)}")
         return listed(parts) if parts else ""
 
+    def standings(self) -> dict[tuple[str, str], dict[str, Standing]]:
+        """Return how each other network compares with no routing, by data set and question."""
+        by_comparison = {}
+        for data, (question, metric) in itertools.product(self.data_sets, QUESTIONS.items()):
+            standings = compared(self.values(data, metric), UNIFORM)
+            if standings:
+                by_comparison[data, question] = standings
+        return by_comparison
+
     def tallies(self) -> dict[str, Tally]:
-        """Return how each other network compares with no routing, on all data sets."""
+        """Return in how many comparisons each other network is better than no routing."""
         counts: dict[str, dict[str, int]] = {}
-        for data, metric in itertools.product(self.data_sets, QUESTIONS.values()):
-            for network, standing in compared(self.values(data, metric), UNIFORM).items():
+        for standings in self.standings().values():
+            for network, standing in standings.items():
                 of_network = counts.setdefault(network, {})
                 of_network[standing] = of_network.get(standing, 0) + 1
         return {name: Tally(**counts[name]) for name in networks() if name in counts}
+
+    def mean(self, network: str, metric: str) -> float | None:
+        """Return the mean of a metric over all data sets and seeds; None without a run."""
+        numbers: list[float] = []
+        for data in self.data_sets:
+            numbers += self.values(data, metric).get(network, [])
+        return fmean(numbers) if numbers else None
 
     def relative_cost(self, network: str, metric: str) -> float | None:
         """Return the mean cost of a step relative to dynamic routing; None without a run."""
@@ -193,18 +209,18 @@ class Study:
 
         best = max(tallies, key=merit)
         if self.finished == self.expected:
-            scope = "In small CapsNets"
+            scope, nobody = "In small CapsNets", "no routing"
         else:
             sets = listed([title(data) for data in self.data_sets])
             routings = plural(len(tallies), "routing")
-            scope = f"So far, of {routings} in small CapsNets on {sets}"
+            scope, nobody = f"So far, of {routings} in small CapsNets on {sets}", "none"
         if merit(best)[0] > 0:
             sentences = f"{scope}, take {label(best)}: against no routing it {tallies[best]}."
         else:
-            reason = "against no routing, each loses at least as often as it wins"
-            sentences = f"{scope}, none pays: {reason}."
+            reason = "against the same capsules without routing, each loses at least as often"
+            sentences = f"{scope}, {nobody} is shown to pay: {reason} as it wins."
         if cnn:
-            sentences += f" A CNN of the same size {cnn}."
+            sentences += f" A CNN of the same size, against the same capsules, {cnn}."
         return sentences
 
     @property
@@ -265,10 +281,13 @@ def values(runs: Iterable[Run], metric: str) -> list[float]:
 
 
 def _highest_and_rivals(values_of: Mapping[str, Sequence[float]]) -> tuple[str, list[str]]:
-    """Return the network with the highest mean, and those too close to tell apart from it."""
+    """Return the network with the highest mean, and those too close to tell apart from it.
+
+    If there are more than two of these, or if none can be told apart, there is no leader.
+    """
     best = leaders(values_of)
     first, *rivals = sorted(best, key=lambda name: -fmean(values_of[name]))
-    if rivals and len(best) == len(values_of):
+    if len(rivals) > 2 or (rivals and len(best) == len(values_of)):
         return "no clear leader", []
     return f"{label(first)} {fmean(values_of[first]):.1f}", rivals
 
@@ -276,7 +295,7 @@ def _highest_and_rivals(values_of: Mapping[str, Sequence[float]]) -> tuple[str, 
 def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
     """Return the network with the highest mean, and those too close to tell apart from it.
 
-    More than two of these are counted. If none can be told apart, there is no leader.
+    If there are more than two of these, or if none can be told apart, there is no leader.
 
     >>> leader_or_ties({"em": [97.0, 97.4], "dynamic": [98.0, 98.2], "cnn": [90.0, 90.1]})
     'dynamic (RBA) 98.1 or EM'
@@ -284,8 +303,6 @@ def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
     if not values_of:
         return frames.MISSING
     highest, rivals = _highest_and_rivals(values_of)
-    if len(rivals) > 2:
-        return f"{highest} or {len(rivals)} others"
     return " or ".join([highest, *map(label, rivals)])
 
 

@@ -110,7 +110,11 @@ def test_every_question_is_asked_on_every_data_set():
         records += runs("uniform", 0.95, data=data)
     records += runs("em", 0.97) + runs("em", 0.93, data="fashion_mnist")
     count = len(OF_COMPARISON)
-    assert Study(records).tallies() == {"em": Tally(better=count, worse=count)}
+    shown = Study(records)
+    assert shown.tallies() == {"em": Tally(better=count, worse=count)}
+    standings = shown.standings()
+    assert standings["mnist", "turned by 30 degrees"] == {"em": "better"}
+    assert standings["fashion_mnist", "turned by 30 degrees"] == {"em": "worse"}
 
 
 def test_every_question_is_one_that_the_runs_answer():
@@ -127,11 +131,17 @@ def test_leaders_are_named_on_each_data_set():
     assert Study(records).highest("novel_accuracy_at_steps") == ""
 
 
-def test_those_too_close_to_the_leader_are_named_or_counted():
+def test_a_mean_is_over_data_sets_and_seeds():
+    records = runs("em", 0.9) + runs("em", 0.8, data="smallnorb")
+    assert Study(records).mean("em", "rotated_30_accuracy") == pytest.approx(85)
+    assert Study(records).mean("cnn", "rotated_30_accuracy") is None
+
+
+def test_those_too_close_to_the_leader_are_named_unless_they_are_many():
     values = {"uniform": [80, 81], "em": [90, 92], "dynamic": [89, 92.5], "cnn": [88, 93]}
     assert study.leader_or_ties(values) == "EM 91.0 or dynamic (RBA) or CNN"
     values["similarity"] = [87, 92]
-    assert study.leader_or_ties(values) == "EM 91.0 or 3 others"
+    assert study.leader_or_ties(values) == "no clear leader"
     assert study.leader_or_ties({"em": [90, 92], "cnn": [89, 92.5]}) == "no clear leader"
     assert study.leader_or_ties({}) == "–"
 
@@ -157,12 +167,12 @@ def test_of_equal_routings_the_answer_is_the_faster_one():
     records += runs("em", 0.97, step=0.01) + runs("cnn", 0.9)
     answer = Study(records).answer()
     assert "take EM:" in answer
-    assert "CNN of the same size wins 0 of 6 comparisons, and loses 6" in answer
+    assert "A CNN of the same size, against the same capsules, wins 0 of 6" in answer
 
 
 def test_no_routing_is_recommended_that_loses_as_often_as_it_wins():
     answer = Study(runs("uniform", 0.95) + runs("em", 0.9)).answer()
-    assert "none pays" in answer
+    assert "none is shown to pay" in answer
     assert "take" not in answer
 
 

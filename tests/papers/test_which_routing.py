@@ -80,6 +80,21 @@ def test_the_cnn_has_as_many_parameters_as_the_capsules(data):
     assert sizes["cnn"] == pytest.approx(sizes["dynamic"], rel=0.05)
 
 
+@pytest.mark.parametrize("side", [28, 32])
+@pytest.mark.parametrize("name", ["dynamic", comparison.CNN])
+def test_capsules_never_read_the_last_three_rows_and_columns_and_the_cnn_reads_all(name, side):
+    recipe = comparison.recipe_of(name, "mnist", rate=0.001)
+    network = new_network(recipe, (1, side, side), seed=0).eval()
+    images = torch.randn(20, 1, side, side, requires_grad=True)
+    recipe.scores(network, images).sum().backward()
+    is_read = (images.grad != 0).any(dim=0)[0]
+    expected = torch.ones(side, side, dtype=torch.bool)
+    if name != comparison.CNN:
+        expected[-3:] = False
+        expected[:, -3:] = False
+    assert torch.equal(is_read, expected)
+
+
 def test_the_yardstick_without_routing_couples_uniformly():
     recipe = comparison.recipe_of(comparison.UNIFORM, "mnist", 0.001)
     network = network_of(comparison.UNIFORM, "mnist").eval()
