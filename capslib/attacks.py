@@ -7,8 +7,8 @@ and classes [N], and returns one loss for each example, [N], or their mean. Grad
 of the sum, so the size of a batch does not matter.
 
 ε and ``bounds``, the range of valid inputs, are in the units of x; bounds are a pair of
-numbers, or of tensors that broadcast to x. For standardised images, take black and white from
-:func:`capslib.data.transforms.standardise`.
+numbers, or of tensors that broadcast to x. For images that are standardised,
+:func:`capslib.data.transforms.black_and_white` returns them.
 """
 
 from __future__ import annotations

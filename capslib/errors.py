@@ -1,4 +1,4 @@
-"""Errors that the command line answers with a message or a status, without a traceback."""
+"""Errors of capslib: bad input, numbers that are not finite, and an interruption."""
 
 from __future__ import annotations
 

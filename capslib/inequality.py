@@ -168,7 +168,7 @@ MEASURES = {
     "atkinson": atkinson,
     "hoover": hoover,
 }
-"""All measures by name."""
+"""Measures by name: gini, palma, theil, atkinson and hoover."""
 
 
 def _wide(x: Tensor, dim: int) -> Tensor:

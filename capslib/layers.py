@@ -62,7 +62,7 @@ POSE = Registry("pose", {"matrix": (4, 4), "vector": (16,)})
 W = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})
 """The shape of a transformation of poses."""
 Transform = Literal["linear", "bounded"]
-"""How W makes votes: "linear" is M W or W u, "bounded" is W M/‖W‖ (Faria 2019, eq. 1)."""
+"""The votes that W makes. "linear" is M W or W u, "bounded" is W M/‖W‖ (Faria 2019, eq. 1)."""
 
 
 def grid_size(
@@ -232,9 +232,10 @@ class PrimaryCapsules(nn.Module):
 class DenseCapsules(nn.Module):
     """A layer where every child votes for every parent, û_{j|i} = W_{ij} u_i.
 
-    Poses [N, I, d] and activations [N, I] become a :class:`RoutingResult`. W [I, J, D, d]
-    starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``. EM and
-    similarity routing need a start for the scale of the votes before they train:
+    Poses [N, I, d] and activations [N, I] become a :class:`capslib.routing.RoutingResult`. The
+    initial standard deviation of W [I, J, D, d] is ``weight_std``; "dynamic_over_children"
+    learns faster from 1. ``options`` are keywords of the ``routing``. EM and similarity routing
+    first have to learn the scale of their votes:
     :func:`capslib.routing.start_on_first_batch`.
 
     >>> layer = DenseCapsules(children=1152, parents=10, child_dim=8, parent_dim=16)
@@ -311,11 +312,13 @@ class ConvCapsules(nn.Module):
     [N, H', W', kernel, kernel, types, parents]. For the start of EM and similarity routing see
     :func:`capslib.routing.start_on_first_batch`.
 
-    ``normalise`` says which parents compete for a child (``capslib.routing.Normalise``). By
-    default, "types+positions", all do whose window contains the child. A routing whose
-    couplings sum to one over the children, or whose ``forward`` takes no ``competition``,
-    routes every window on its own, "types-per-position". Raises ValueError for such a routing
-    with another normaliser, and for a window larger than the grid.
+    ``normalise`` says which parents compete for a child. By default, "types+positions", all do
+    whose window contains the child. With "positions-per-type" those of one type compete, with
+    "types-per-position" those at one position, and with "released" they compete as in the
+    authors' code. A routing whose couplings sum to one over the children, or whose ``forward``
+    takes no ``competition``, routes every window on its own, "types-per-position". Raises
+    ValueError for such a routing with another normaliser, and for a window larger than the
+    grid.
 
     With the ``transform`` "bounded", for matrix capsules only, W starts near the identity. With
     ``coordinates``, :func:`with_coordinates` adds to each child its place in the grid of

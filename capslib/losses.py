@@ -43,7 +43,7 @@ def margin_loss(
     below ``negative`` with the weight λ = ``down_weight``. ``activation`` is [N, C]. ``target``
     holds class indices [N], or for images of several digits T_k [N, C] of zeros and ones.
     Returns a scalar: the sum over classes, averaged over the batch. Raises ValueError for other
-    shapes.
+    shapes, and TypeError for indices that are no integers.
 
     >>> import torch
     >>> margin_loss(torch.tensor([[0.5, 0.3]]), torch.tensor([0]))  # 0.4² + ½·0.2²
@@ -61,7 +61,8 @@ def spread_loss(activation: Tensor, target: Tensor, margin: float = 0.9) -> Tens
     It pushes every wrong class at least ``margin`` below the right one; the paper's margin
     grows from 0.2 to 0.9. ``activation`` is [N, C]. ``target`` holds class indices [N], or
     one-hot classes [N, C]. Returns a scalar: the sum over the wrong classes, averaged over the
-    batch. Raises ValueError for other shapes, or unless each example has one right class.
+    batch. Raises ValueError for other shapes, or unless each example has one right class, and
+    TypeError for indices that are no integers.
 
     >>> import torch
     >>> activation = torch.tensor([[0.7, 0.6, 0.1]])

@@ -145,7 +145,7 @@ class BaseRecipe(Config):
         return torch.optim.Adam(network.parameters(), self.learning_rate)
 
     def rate(self, progress: float) -> float:
-        """Return the learning rate; ``progress`` runs from 0 to 1."""
+        """Return the learning rate; ``progress`` is the share of the steps that are done."""
         return self.learning_rate
 
     def shorter(self) -> Sequence[int]:
@@ -184,6 +184,11 @@ class BaseRecipe(Config):
 class Recipe(BaseRecipe):
     """A training on images of a data set.
 
+    The network has the size of its paper, and dynamic routing unless ``routing`` names another.
+    It sees standardised images (:meth:`prepare`). A decoder does not learn: the loss is that of
+    the class scores. For a smaller network, override :meth:`build` and call
+    :func:`capslib.networks.create_network` there.
+
     For one of your own make a subclass: add fields, and override :meth:`options` or
     :meth:`build` (the network), :meth:`prepare` (what it sees), :meth:`scores` (what of its
     output is a class score), :meth:`objective` (the loss).
@@ -198,12 +203,14 @@ class Recipe(BaseRecipe):
     standardise: Literal["crop", "image"] = Field(
         "crop", title="pixels whose mean and deviation standardise an image"
     )
-    """Those of the crop, after jitter; or of the whole image, before crop and jitter."""
+    """With "crop", mean and deviation are those of the crop, after jitter; with "image" those
+    of the whole image, before crop and jitter."""
     images: int = Field(0, ge=0, title="images of each split, drawn once for all (0: all)")
     shared_stream: bool = Field(
         False, title="augmentation draws from the stream of the permutations"
     )
-    """Older records drew so; others have a stream of its own for augmentation."""
+    """Whether augmentation draws from the stream that permutations draw from, as in older
+    records, and not from one of its own."""
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """Return named parts of a split, each as a bool mask [N], or None for all of it."""
@@ -292,9 +299,10 @@ class Recipe(BaseRecipe):
         return {"transform": transform, "shared_stream": self.shared_stream}
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return what the network sees of uint8 images [N, C, H, W].
+        """Return what the network sees of uint8 images [N, C, H, W]: float32, standardised.
 
-        With a generator they are prepared as in training, without one as in a test.
+        Each image then has mean 0 and deviation 1. With a generator images are prepared as in
+        training, without one as in a test, and as new images for a trained network.
         """
         from capslib.data.transforms import (
             center_crop,
@@ -328,7 +336,7 @@ class Objective:
         self.recipe = recipe
 
     def at(self, progress: float) -> None:
-        """Update schedules; ``progress`` runs from 0 at the first step to 1 at the last."""
+        """Update schedules; ``progress`` is the share of the steps that are done, from 0."""
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of class scores [N, C] and labels [N], a scalar."""

@@ -70,7 +70,10 @@ NETWORKS = Registry(
         "consensus_capsnet": "capslib.networks.learned_routing:ConsensusCapsNet",
     },
 )
-"""Classes of modules that map images to class activations, or to an output that has them."""
+"""Classes of networks. Those of images return a named tuple, which has ``activation``.
+
+``sign`` takes single numbers.
+"""
 
 LOSSES = Registry(
     "loss",

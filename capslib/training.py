@@ -1,4 +1,4 @@
-"""The one training loop of the book.
+"""A training loop that resumes to the last bit: :func:`fit`, what it works on, and metrics.
 
 The data are on the device, a batch is a slice of a permutation, and everything random is a
 function of seed, epoch and step. So a run that is killed and started again ends with the same
@@ -51,6 +51,11 @@ class Examples(NamedTuple):
     inputs: Tensor
     labels: Tensor | None = None
 
+    def to(self, device: torch.device | str) -> Examples:
+        """Return the examples on a device."""
+        labels = None if self.labels is None else self.labels.to(device)
+        return Examples(self.inputs.to(device), labels)
+
     def some(self, limit: int) -> Examples:
         """Return at most ``limit`` examples, always the same ones; all of them if it is 0."""
         return self[subset(len(self.inputs), limit)] if limit else self
@@ -86,29 +91,33 @@ class Context:
     seed: int
     device: str = "cpu"
     data_dir: Path | None = None
-    # Folder for the checkpoints and final weights of trainings; None keeps none.
+    """Folder of prepared data; None is ``$CAPSLIB_DATA``, else the user's cache."""
     folder: Path | None = None
-    # File for the checkpoint, in the end the final weights, of the training that `fit` runs.
+    """Folder for the checkpoints and final weights of trainings; None keeps none."""
     checkpoint: Path | None = None
-    # Whether `train` also keeps the state after half the epochs, as a training of its own.
+    """File for the state of the training that :func:`fit` runs, in the end with its weights."""
     doubles: bool = False
-    # By step: the file to which `fit` writes its state there, as a finished shorter training.
+    """Whether ``train`` keeps the state after half the epochs, too, as another training."""
     milestones: Mapping[int, Path] = field(default_factory=dict)
+    """By step: the file to which ``fit`` writes its state, as a finished shorter training."""
     checkpoint_seconds: float = field(default_factory=_checkpoint_seconds)
-    # Name of the code that runs this training; a checkpoint of other code is set aside.
+    """Seconds between checkpoints: ``$CAPSLIB_CHECKPOINT_SECONDS``, else 60."""
     code: str = ""
-    # Returns the `code` of a recipe's module, where `code` is empty.
+    """Name of the code that runs this training; a checkpoint of other code is set aside."""
     code_of: Callable[[str], str] | None = None
-    # Asked where losses are checked; if true, `fit` writes a checkpoint and raises Interrupted.
+    """Returns the ``code`` of a recipe's module, where ``code`` is empty."""
     stop: Callable[[], bool] = lambda: False
-    # Called after each epoch as progress(step, steps, note).
+    """Asked where losses are checked; if true, ``fit`` writes a checkpoint and raises
+    Interrupted."""
     progress: Callable[[int, int, str], None] | None = None
-    # For a rehearsal: end each training after so many steps, and read and write no checkpoint.
+    """Called after each epoch as ``progress(step, steps, note)``, e.g. a ProgressBar."""
     max_steps: int | None = None
-    # Steps at which a training was taken up again.
+    """For a rehearsal: end each training after so many steps, and read and write no
+    checkpoint."""
     resumed_from: list[int] = field(default_factory=list)
-    # Seconds that other processes spent on the trainings that were taken up or found finished.
+    """Steps at which a training was taken up again; ``fit`` fills it."""
     seconds_before: float = 0.0
+    """Seconds that other processes spent on trainings taken up or found finished."""
 
     def __post_init__(self) -> None:
         for name in ("data_dir", "folder", "checkpoint"):
@@ -129,7 +138,7 @@ class History:
 class ProgressBar:
     """A bar on stderr of the steps of a training, for :attr:`Context.progress`.
 
-    It is a context manager, which ends its line.
+    It moves after each epoch. It is a context manager, which ends its line.
 
     >>> with ProgressBar() as bar:
     ...     context = Context(seed=0, progress=bar)
@@ -154,9 +163,10 @@ class ProgressBar:
 
 
 class Patience(NamedTuple):
-    """Stop when ``metric`` has not fallen for ``epochs`` epochs.
+    """Stop when ``metric``, an error or a loss, has not fallen for ``epochs`` epochs.
 
-    ``keep`` says whether the weights of the best or of the last epoch stay.
+    Smaller is better: an accuracy would stop at its worst epoch. ``keep`` says whether the
+    weights of the best or of the last epoch stay.
     """
 
     metric: str
@@ -264,6 +274,10 @@ def fit(
 ) -> History:
     """Train ``model`` for ``epochs`` passes over ``examples``, which are on its device.
 
+    Returns every term of the loss and every metric. The model stays in ``train`` mode, or in
+    ``eval`` mode where ``evaluate`` is given; its routings keep the path that the run took
+    (:func:`path_of`). Raises ValueError for a training without examples, epochs or a batch.
+
     With ``epoch_steps`` an epoch is no whole pass, but the first so many batches of one.
     ``evaluate(model)`` returns metrics after every epoch, and where ``context.max_steps`` ends
     the run. With ``patience`` the run stops early. ``transform(inputs, generator)`` augments a
@@ -274,9 +288,9 @@ def fit(
     ``model.channels_last`` is true.
 
     Checkpoints go to the file ``context.checkpoint`` every ``context.checkpoint_seconds``. In
-    the end the file holds the final weights and the history, and the same call then reads them
-    instead of training. A finished file is read even if the loss has changed: give a changed
-    training another file, or another ``context.code``.
+    the end the file holds the final weights, as ``model``, and the history, and the same call
+    then reads them instead of training. A finished file is read even if the loss has changed:
+    give a changed training another file, or another ``context.code``.
 
     Losses are checked every ``guard_every`` steps (1 on the CPU; 50 on a GPU, where
     checking means waiting). Raises :class:`NotFinite`, naming the step and the first layer,

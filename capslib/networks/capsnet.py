@@ -28,12 +28,17 @@ short, and squash makes it shorter. Kirillov & Panov (2022) start from N(0, 1).
 
 
 class CapsNetResult(NamedTuple):
-    """Class capsules of N images, their couplings, and what the decoder makes of them."""
+    """Class capsules of N images, their couplings, and what the decoder makes of them.
 
-    pose: Tensor  # [N, classes, class_dim]
-    activation: Tensor  # [N, classes]
-    coupling: Tensor  # [N, I, classes], I primary capsules
-    reconstruction: Tensor | None  # [N, C, H, W], in 0…1; None without a decoder
+    ``pose`` is [N, classes, class_dim], ``activation`` [N, classes] and ``coupling``
+    [N, I, classes], for I primary capsules. ``reconstruction`` is [N, C, H, W], in 0…1, or None
+    without a decoder.
+    """
+
+    pose: Tensor
+    activation: Tensor
+    coupling: Tensor
+    reconstruction: Tensor | None
 
 
 class CapsNet(nn.Module):
@@ -42,12 +47,12 @@ class CapsNet(nn.Module):
     Images [N, *image_shape] in 0…1 become a :class:`CapsNetResult`. The first convolution has
     the ``kernel`` and the ``stride``, the primary capsules have the ``kernel`` and a stride of
     two. ``decoder`` has the widths of its hidden layers; ``()`` leaves it out. It sees the
-    capsule of the label, or without ``labels`` [N] the most active one. W starts from
-    N(0, ``weight_std``²), by default ``WEIGHT_STD`` of the routing or 0.1. ``options`` are
-    keywords of the ``routing``, which sets its parameters from the first batch if it needs to
-    (:func:`capslib.routing.start_on_first_batch`). For 1 × 28 × 28 and ten classes
-    the defaults are the paper's network, of 8,215,568 parameters. Raises ValueError, with the
-    least size, if images are too small.
+    capsule of the label, or without ``labels`` [N] the most active one. The initial standard
+    deviation of W is ``weight_std``, by default ``WEIGHT_STD`` of the routing or 0.1.
+    ``options`` are keywords of the ``routing``, which sets its parameters from the first batch
+    if it needs to (:func:`capslib.routing.start_on_first_batch`). For 1 × 28 × 28 and ten
+    classes the defaults are the paper's network, of 8,215,568 parameters. Raises ValueError,
+    with the least size, if images are too small.
 
     >>> import torch
     >>> network = CapsNet((3, 40, 28), classes=4, filters=16, primary_types=4, routing="em")

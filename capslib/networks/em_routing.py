@@ -20,6 +20,7 @@ from capslib.layers import (
 )
 from capslib.registry import Registry
 from capslib.routing import ROUTINGS, EMRouting, Normalise, RoutingResult
+from capslib.routing.em import INVERSE_TEMPERATURE
 from capslib.shapes import check_positive, check_shapes
 
 __all__ = [
@@ -34,12 +35,13 @@ __all__ = [
 Preset = Literal["printed", "released", "calibrated"]
 CODE_TO_PAPER = (0.5 * (1 + math.log(2 * math.pi)), -2500.0)
 """β_u and β_a of the paper, divided by the biases b_u and b_a that the released code learns."""
+_PRINTED = dict(beta_std=0.0, inverse_temperature=INVERSE_TEMPERATURE)
 _RELEASED = dict(beta_std=0.0, beta_scale=CODE_TO_PAPER, variance_offset=5e-4, smoothing=0.1)
 _CALIBRATED = dict(beta_std=0.0, variance_offset=5e-4)
 PRESETS = Registry(
     "preset",
     {
-        "printed": ({"beta_std": 0.0}, {"beta_std": 0.0}),
+        "printed": (_PRINTED, _PRINTED),
         "released": (
             dict(beta=(0.5, 0.5), inverse_temperature=0.02, **_RELEASED),
             dict(beta=(2.0, 1.0), inverse_temperature=0.005, **_RELEASED),
@@ -51,7 +53,9 @@ PRESETS = Registry(
 
 ``printed`` is Procedure 1, which states no constants, with β = 0 and λ = 0.01. ``released`` has
 the constants of the released code. ``calibrated`` is Procedure 1 with the released floor of the
-variance, and with β and λ from a first batch (:meth:`MatrixCapsNet.start_at_half`).
+variance, and leaves β and λ to a first batch: :func:`capslib.networks.create_network` sets them
+from the first that the network trains on, and :meth:`MatrixCapsNet.start_at_half` from one that
+you give it.
 """
 
 
@@ -61,7 +65,8 @@ class MatrixCapsNet(nn.Module):
     Images [N, *image_shape] become class capsules, as a :class:`capslib.routing.RoutingResult`
     with activations [N, classes]. ``sizes`` are the paper's A (filters), B, C, D (capsule
     types): (32, 32, 32, 32) has 316,650 parameters for pairs of images and five classes.
-    ``preset`` and ``mixing`` are for EM routing only; other ``options`` go to every routing.
+    ``preset``, one of ``PRESETS``, and ``mixing`` are for EM routing only; other ``options`` go
+    to every routing.
     Raises ValueError if an image is too small, or if the routing cannot normalise as asked
     (:class:`capslib.layers.ConvCapsules`).
 
@@ -153,9 +158,9 @@ class MatrixCapsNet(nn.Module):
 
 
 class CNNResult(NamedTuple):
-    """Class scores of N images, under the name that they have in every network."""
+    """Class scores of N images: logits [N, classes], as ``activation``."""
 
-    activation: Tensor  # [N, classes], logits
+    activation: Tensor
 
 
 class BaselineCNN(nn.Module):

@@ -61,8 +61,12 @@ def create_network(
 
     ``size`` is "small", which trains on a laptop in minutes, or "paper", the size of its paper.
     ``options`` are keywords of the network's class, and take precedence: ``routing`` names a
-    routing of ``ROUTINGS``, and keywords of that routing are options, too. Routings start from
-    the first batch (:func:`capslib.routing.start_on_first_batch`).
+    routing of ``ROUTINGS``, and keywords of that routing are options, too.
+
+    EM and similarity routing set their parameters from the first batch that they train on
+    (:func:`capslib.routing.start_on_first_batch`). If you give EM routing ``beta``,
+    ``beta_scale``, ``inverse_temperature`` or another ``preset`` than "calibrated", it keeps
+    its constants.
 
     ``network(images)`` returns a named tuple, which has activations [N, classes] as
     ``activation``; those of ``cnn`` are logits. ``sparse_capsnet`` and ``autoencoder`` learn

@@ -19,11 +19,14 @@ from capslib.shapes import check_shapes
 __all__ = ["ANOMALY", "NORMAL", "AnomalyCapsNet", "AnomalyOutput"]
 
 NORMAL, ANOMALY = 0, 1
-"""The class capsules."""
+"""The class capsules: 0 is normal, 1 is anomalous."""
 
 
 class AnomalyOutput(NamedTuple):
-    """Activations [N, 2] and couplings [N, I, 2] of class capsules, and images [N, pixels]."""
+    """Activations [N, 2] and couplings [N, I, 2] of the class capsules, reconstructed pixels.
+
+    ``reconstruction`` is [N, C·H·W], in 0…1.
+    """
 
     activation: Tensor
     coupling: Tensor
@@ -33,9 +36,10 @@ class AnomalyOutput(NamedTuple):
 class AnomalyCapsNet(nn.Module):
     """Convolution, primary capsules, class capsules for normal and for anomalous, decoder.
 
-    Inputs [N, *shape] in 0…1. Both convolutions have the ``kernel``, the second the
-    ``stride``. The paper's parallel convolutions, one for each dimension of a primary
-    capsule, are one here. The decoder sees the longer class capsule. ``options`` go to the
+    Inputs [N, *shape] in 0…1. Both convolutions have the ``kernel``; the second
+    has a stride of two. The paper's parallel convolutions, one for each dimension of a primary
+    capsule, are one here. The decoder, with hidden layers of the widths ``decoder``, sees the
+    longer class capsule. ``options`` go to the
     ``routing``. For 1 × 28 × 28 the paper's sizes make 1,152 primary capsules and 23,781,136
     parameters. Raises ValueError for inputs that are smaller than the convolutions need.
 

@@ -95,7 +95,9 @@ class DeepCapsNet(nn.Module):
 
     Convolution, primary capsules, hidden capsule layers, class capsules for images
     [N, *image_shape]; ``depth`` counts the primary and the class layer. ``bias`` in ``options``
-    is that of the capsule layers only. The decoder sees all class capsules, without a mask.
+    is that of the capsule layers only; ``weight_std`` is the initial standard deviation of W.
+    The decoder sees all class capsules, without a mask; its hidden layers have the widths
+    ``decoder``.
     Convolutions and decoder start as in Keras. With ``odd``, convolutions without a bias and
     tanh for ReLU, −x gives the negated capsules. Raises ValueError for a depth below two.
 
@@ -116,6 +118,7 @@ class DeepCapsNet(nn.Module):
         hidden: tuple[int, int] = (16, 12),
         decoder: tuple[int, ...] = (512, 1024),
         odd: bool = False,
+        weight_std: float = 0.1,
         **options: object,
     ):
         super().__init__()
@@ -129,7 +132,7 @@ class DeepCapsNet(nn.Module):
         convolution = dict(kernel=primary_kernel, stride=2, bias=not odd)
         self.primary = PrimaryCapsules(filters, primary_types, 8, **convolution)
         capsules = [(children, 8), *[hidden] * (depth - 2), (classes, 16)]
-        self.capsules = CapsuleStack(capsules, **options)
+        self.capsules = CapsuleStack(capsules, weight_std=weight_std, **options)
         self.decoder = dense_decoder(classes * 16, decoder, image_shape)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):

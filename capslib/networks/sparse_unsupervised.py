@@ -36,20 +36,25 @@ __all__ = [
 ]
 
 Mask = Literal["none", "label", "longest", "winner", "ranks"]
-"""What the decoder sees: all latent capsules; that of the label, or the longest without a
-label; the longest; the one with the most support; or all by their rank, eq. 4
-(SPARSECAPS)."""
+"""With "none" the decoder sees all latent capsules; with "label" that of the label, or without
+one the longest; with "longest" the longest; with "winner" the one with the most support. With
+"ranks" it sees all, weighed by their ranks (eq. 4), as SPARSECAPS."""
 Grouping = Literal["position", "released"]
+"""The children among which the support takes the best (:func:`routing_support`)."""
 
 
 class SparseOutput(NamedTuple):
-    """The output for N images and L latent capsules of D dimensions."""
+    """The output for N images and L latent capsules of D dimensions.
 
-    pose: Tensor  # [N, L, D]  v
-    activation: Tensor  # [N, L]  ‖v‖
-    support: Tensor  # [N, L]  ψ
-    mask: Tensor  # [N, L]  m
-    reconstruction: Tensor  # [N, pixels]
+    ``pose`` v is [N, L, D]; ``activation`` ‖v‖, ``support`` ψ and ``mask`` m are [N, L];
+    ``reconstruction`` is [N, C·H·W], in 0…1.
+    """
+
+    pose: Tensor
+    activation: Tensor
+    support: Tensor
+    mask: Tensor
+    reconstruction: Tensor
 
 
 def routing_support(coupling: Tensor, types: int, grouping: Grouping = "position") -> Tensor:
@@ -171,8 +176,10 @@ class SparseCapsNet(nn.Module):
     Convolution, primary capsules, ``hidden`` capsule layers (number, dimension) and latent
     capsules; ``mask`` says what the decoder sees. With mask "label" and ten capsules it is
     SUPCAPS, with "none" a plain autoencoder (§2.1), with "ranks" SPARSECAPS, whose lifetimes
-    ``boost`` evens out. ``options`` go to the ``routing``. For 1 × 40 × 40 the paper's sizes
-    make 4,608 primary capsules. Convolutions and decoder start as released.
+    ``boost`` evens out. The decoder has hidden layers of the widths ``decoder``.
+    ``weight_std`` is the initial standard deviation of W. ``options`` go to the ``routing``.
+    For 1 × 40 × 40 the paper's sizes make 4,608 primary capsules. Convolutions and decoder
+    start as released.
 
     >>> small = dict(filters=8, kernel=5, primary_types=4, primary_kernel=5)
     >>> network = SparseCapsNet((1, 20, 20), **small)
@@ -199,6 +206,7 @@ class SparseCapsNet(nn.Module):
         band: tuple[float, float] = (0.04, 0.1),
         relative_boost: bool = False,
         grouping: Grouping = "position",
+        weight_std: float = 0.1,
         routing: str = "dynamic",
         bias: float | None = 0.1,
         **options: object,
@@ -215,7 +223,7 @@ class SparseCapsNet(nn.Module):
         self.image_axes = ("N", *shape)
         self.types = 1 if hidden else primary_types  # a hidden capsule has no position
         sizes = [(primary_types * rows * columns, primary_dim), *hidden, (capsules, dim)]
-        options |= {"routing": routing, "bias": bias}
+        options |= {"routing": routing, "bias": bias, "weight_std": weight_std}
         self.layers = nn.ModuleList(
             DenseCapsules(children, parents, child_dim, parent_dim, **options)
             for (children, child_dim), (parents, parent_dim) in itertools.pairwise(sizes)

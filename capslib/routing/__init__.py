@@ -20,18 +20,20 @@ In a network of your own layers, call :func:`start_on_first_batch`:
 ======================  ====================  ==================  ==========================
 routing                 activation            loss of its paper   what the first batch sets
 ======================  ====================  ==================  ==========================
-dynamic                 length, below one     margin              nothing; W ~ N(0, 0.1²)
-dynamic_over_children   length, below one     margin              nothing; W ~ N(0, 1)
+dynamic                 length, below one     margin              nothing
+dynamic_over_children   length, below one     margin              nothing
 em                      logistic, of a cost   spread              β and λ
 em_vector               logistic, of a cost   margin              β and λ
-similarity              logistic, of kernels  spread              widths of kernels and θ
+similarity              logistic, of kernels  spread              widths, λ₁ and θ
 connectionist           logistic, of an LSTM  spread              nothing
 ======================  ====================  ==================  ==========================
 
-Without that start, all activations of "em", "em_vector" and "similarity" are nearly equal.
+Without it, all activations of "em", "em_vector" and "similarity" are nearly equal.
 
-"em" and "em_vector" multiply votes by the activations of children, so primary activations
-should not all be zero. A learning rate of 0.001 for Adam suits all of them.
+"dynamic_over_children" learns slowly from matrices W with the default standard deviation of
+0.1: give your layers ``weight_std=1``. "em" and "em_vector" multiply votes by the activations
+of children, so primary activations should not all be zero. A learning rate of 0.001 for Adam
+suits all routings.
 
 CONTRIBUTING.md says how to add a routing.
 """
@@ -43,12 +45,18 @@ from capslib.errors import check_name
 from capslib.registry import ROUTINGS
 from capslib.routing import dynamic_fast, em_fast, similarity_fast
 from capslib.routing.base import RoutingResult, squash
-from capslib.routing.competition import Competition, Normalise, convolutional
-from capslib.routing.consensus import similarity_routing
+from capslib.routing.competition import Competition, Normalise, convolutional, softmax, uniform
+from capslib.routing.consensus import (
+    ConnectionistRouting,
+    SimilarityRouting,
+    connectionist_routing,
+    similarity_routing,
+)
 from capslib.routing.dynamic import DynamicRouting, dynamic_routing
-from capslib.routing.em import EMRouting, em_routing
+from capslib.routing.em import EMRouting, VectorEMRouting, em_routing, inverse_temperatures
 from capslib.routing.fast import LazyVotes, routing_function
 from capslib.routing.module import Routing, start_on_first_batch, use_path
+from capslib.routing.over_children import DynamicRoutingOverChildren
 
 # A fast loop imports its definition, so it is attached here.
 dynamic_routing.core = dynamic_fast.CORE
@@ -93,19 +101,28 @@ def routing_options(name: str) -> list[str]:
 __all__ = [
     "ROUTINGS",
     "Competition",
+    "ConnectionistRouting",
     "DynamicRouting",
+    "DynamicRoutingOverChildren",
     "EMRouting",
     "LazyVotes",
     "Normalise",
     "Routing",
     "RoutingResult",
+    "SimilarityRouting",
+    "VectorEMRouting",
+    "connectionist_routing",
     "convolutional",
     "dynamic_routing",
     "em_routing",
+    "inverse_temperatures",
     "make_routing",
     "routing_function",
     "routing_options",
+    "similarity_routing",
+    "softmax",
     "squash",
     "start_on_first_batch",
+    "uniform",
     "use_path",
 ]

@@ -15,11 +15,14 @@ PATHS: tuple[Path, ...] = get_args(Path)
 
 
 class RoutingResult(NamedTuple):
-    """Poses and activations of J parents, and the last couplings of I children."""
+    """Poses [..., J, D] and activations [..., J] of J parents, and couplings [..., I, J].
 
-    pose: Tensor  # [..., J, D]
-    activation: Tensor  # [..., J]
-    coupling: Tensor  # [..., I, J]
+    The couplings with I children are those of the last iteration.
+    """
+
+    pose: Tensor
+    activation: Tensor
+    coupling: Tensor
 
 
 def squash(x: Tensor, dim: int = -1) -> Tensor:

@@ -42,15 +42,18 @@ RELEASED_EPSILON = 1e-7
 
 
 class Competition(NamedTuple):
-    """The slots of P fields of view that hold the same child.
+    """Which parents of a convolutional layer compete for the same child.
 
-    A field has F places with ``types`` children each, so I = F·types slots, ordered by place
-    and then by type. ``cell`` [P·F] is the place in the grid that each place of a field shows;
-    ``parts`` [places, V] are the places of fields that show each place of the grid, filled up
-    with P·F. ``seen`` [P, F] is the number of fields that see it. With ``per_type``, only
-    parents of one type compete with each other. With ``released``, they compete as in the
-    released code (:data:`Normalise`). In couplings [N·P, J, I], the P fields of an example are
-    neighbours.
+    Layers make it (:func:`convolutional`). A routing passes it on to :func:`softmax` and
+    :func:`uniform`, and needs to know no more.
+
+    A layer has P fields of view, one for each position of its parents. A field has F places
+    with ``types`` children each, so I = F·types slots, ordered by place and then by type.
+    ``cell`` [P·F] is the place in the grid that each place of a field shows; ``parts`` [places,
+    V] are the places of fields that show each place of the grid, filled up with P·F. ``seen``
+    [P, F] is the number of fields that see it. With ``per_type``, only parents of one type
+    compete with each other. With ``released``, they compete as in the released code
+    (:data:`Normalise`). In couplings [N·P, J, I], the P fields of an example are neighbours.
     """
 
     cell: Tensor
@@ -136,7 +139,13 @@ def softmax(logits: Tensor, competition: Competition | None = None, dim: int = -
 
 
 def uniform(x: Tensor, competition: Competition | None = None, dim: int = -1) -> Tensor:
-    """Return equal couplings to start from, in the shape and layout of ``x``."""
+    """Return equal couplings to start from, in the shape [..., I, J] of ``x``.
+
+    They sum to one over J, or as the ``competition`` says. With ``dim=1``, ``x`` is [N, J, I].
+
+    >>> uniform(torch.zeros(5, 2))[0]
+    tensor([0.5000, 0.5000])
+    """
     if competition is None:
         return torch.full_like(x, 1 / x.shape[dim])
     return _in_rows(competition.first, x, dim)

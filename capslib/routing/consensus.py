@@ -116,7 +116,7 @@ def gaussians(mixture: Tensor, width: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) -> Tensor:
-    """Return the logits of the couplings that minimise J for a fixed μ, eqs. (8) to (12).
+    """Return the logits of the couplings that are best for a fixed mean μ, eqs. (8) to (12).
 
     ``k`` and ``log_prior`` = ln a broadcast to [..., J, I]; the weights λ₁ and λ₂ are [J, 1].
 
@@ -153,11 +153,12 @@ def similarity_routing(
     """Route votes [..., I, J, D] with activations [..., I] by similarity (eqs. 2–15).
 
     Couplings (Faria 2019) maximise the kernel between a mean and its votes, held back by two
-    divergences: from equal couplings, and from the activations. ``mixture`` and ``width`` [J,
-    Q] belong to the kernel; ``weights`` [J, 2] are λ₁ and λ₂, whose absolute values count;
-    ``theta`` [J, 3] belong to the activation, eq. (13). ``floor`` is added to activations
-    before a logarithm. Without ``logistic`` the activation is a logit. Raises ValueError for
-    less than one iteration, and for shapes that do not fit together.
+    divergences: from equal couplings, and from the activations. The kernel of a parent is a
+    mixture of Q Gaussians, whose shares are the softmax of ``mixture`` [J, Q] and whose
+    deviations are ``width`` [J, Q]. ``weights`` [J, 2] are λ₁ and λ₂, whose absolute values
+    count; ``theta`` [J, 3] belong to the activation, eq. (13). ``floor`` is added to
+    activations before a logarithm. Without ``logistic`` the activation is a logit. Raises
+    ValueError for less than one iteration, and for shapes that do not fit together.
 
     >>> votes, activation = torch.randn(8, 100, 10, 16), torch.rand(8, 100)
     >>> kernels = torch.zeros(10, 4), torch.ones(10, 4)
@@ -392,9 +393,9 @@ def lstm_cell(
     """Return the hidden and the cell state [H, R] of an LSTM for R pairs of child and parent.
 
     The gates [4·H, R] are ``constant`` + ``weight`` x, with ``of_parent`` [4·H, R/I] added for
-    all I children of a parent. ``cell`` is the state before, or None at first. Code that a
-    compiler or torch.func reads computes the formulas below; other code computes a faster form
-    of them, which has a first derivative only.
+    all I children of a parent. ``cell`` is the state before, or None at first. Under
+    ``torch.compile`` and ``torch.func`` it has all derivatives; otherwise a faster form has a
+    first derivative only.
 
     >>> H, R, parents = 3, 10, 2
     >>> weight, x = torch.zeros(4 * H, 5), torch.randn(5, R)
@@ -430,7 +431,7 @@ def perceptron(x: Tensor, layers: Layers) -> Tensor:
 
 
 Reads = Literal["paper", "released"]
-"""Which states the perceptrons read: g the hidden and f the cell state (paper), or swapped."""
+"""In the paper g reads the hidden and f the cell state; in the release they are swapped."""
 
 
 class _State(NamedTuple):

@@ -17,6 +17,7 @@ from capslib.routing.fast import float32_products, routing_function
 from capslib.routing.module import Routing
 
 __all__ = [
+    "INVERSE_TEMPERATURE",
     "MASS_FLOOR",
     "VARIANCE_FLOOR",
     "EMRouting",
@@ -33,12 +34,16 @@ VARIANCE_FLOOR = 1e-12
 """A floor that keeps the logarithm finite where all votes are equal."""
 MASS_FLOOR = 1e-8
 """A floor that keeps the division finite for a parent that no active child is assigned to."""
+INVERSE_TEMPERATURE = 0.01
+"""The paper's λ after many iterations."""
 Spread = Literal["deviation", "variance"]
-"""What the cost takes the logarithm of: σ (the paper), or σ² (Peer et al. 2021)."""
+"""The cost takes the logarithm of σ ("deviation", the paper), or of σ² (Peer et al. 2021)."""
 
 
-def inverse_temperatures(iterations: int, final: float = 0.01) -> tuple[float, ...]:
-    """Return λ of each iteration t, final·(1 − 0.95^(t+1)), as in the released code.
+def inverse_temperatures(
+    iterations: int, final: float = INVERSE_TEMPERATURE
+) -> tuple[float, ...]:
+    """Return λ of the iterations t = 0, 1, …: final·(1 − 0.95^(t+1)), as in the released code.
 
     >>> [round(t, 6) for t in inverse_temperatures(3)]
     [0.0005, 0.000975, 0.001426]
@@ -67,8 +72,8 @@ def em_routing(
     """Route votes [..., I, J, D] of children with activations [..., I] to J parents.
 
     This is Procedure 1 of Hinton et al. 2018, with the E-step as a softmax of log-densities.
-    ``beta_u`` and ``beta_a`` [J] are the costs of the parents, ``inverse_temperature`` is λ of
-    each iteration (default: :func:`inverse_temperatures`).
+    ``beta_u`` and ``beta_a`` [J] are the costs of the parents. ``inverse_temperature`` has one
+    λ for each iteration, by default those of :func:`inverse_temperatures`.
 
     Variants. ``bias`` [J, D] is added to the votes (Peer et al. 2021, §4.2). With
     ``spread="variance"`` the cost has ln σ² in the place of ln σ. ``variance_offset`` is added
@@ -153,14 +158,16 @@ def finish(
 class EMRouting(Routing):
     """:func:`em_routing` with its bias, and with β_u and β_a [J], which it learns.
 
-    They start from ``beta`` and noise of N(0, ``beta_std``²). ``beta_scale`` multiplies them,
-    which sets how fast an optimiser moves them; then ``beta_u_offset`` is added to β_u.
-    ``inverse_temperature`` is the limit of λ after many iterations.
+    Their initial values are ``beta``, by default 0 and 0, plus normal noise of standard
+    deviation ``beta_std``. Both are multiplied by ``beta_scale``, by default 1 and 1, which
+    sets how fast an optimiser moves them. ``inverse_temperature``, a number, is the limit of λ
+    after many iterations, by default the paper's 0.01; :func:`inverse_temperatures` has the
+    schedule.
 
     With the paper's λ the activations of a new network hardly differ, and it learns slowly.
-    :func:`capslib.routing.start_on_first_batch` therefore calls :meth:`start_at_half` of every
-    layer. It sets λ, scales and offset, which are plain numbers: half precision does not round
-    them.
+    Therefore :func:`capslib.routing.start_on_first_batch` sets β, their scales and λ from a
+    batch (:meth:`start_at_half`), unless one of them is given. Scales and λ are plain numbers:
+    half precision does not round them.
     """
 
     function = em_routing
@@ -173,10 +180,10 @@ class EMRouting(Routing):
         *,
         iterations: int = 3,
         bias: float | None = None,
-        beta: tuple[float, float] = (0.0, 0.0),
+        beta: tuple[float, float] | None = None,
         beta_std: float = 0.1,
-        beta_scale: tuple[float, float] = (1.0, 1.0),
-        inverse_temperature: float = 0.01,
+        beta_scale: tuple[float, float] | None = None,
+        inverse_temperature: float | None = None,
         spread: Spread = "deviation",
         variance_offset: float = 0.0,
         smoothing: float = 0.0,
@@ -185,10 +192,15 @@ class EMRouting(Routing):
         length_offset: float = 1e-8,
     ):
         super().__init__(parents, dim, iterations=iterations, bias=bias)
-        self.beta_u = nn.Parameter(beta[0] + torch.randn(parents) * beta_std)
-        self.beta_a = nn.Parameter(beta[1] + torch.randn(parents) * beta_std)
-        self.beta_scale = beta_scale
+        given = (beta, beta_scale, inverse_temperature)
+        self.has_constants = any(constant is not None for constant in given)
+        first_u, first_a = beta or (0.0, 0.0)
+        self.beta_u = nn.Parameter(first_u + torch.randn(parents) * beta_std)
+        self.beta_a = nn.Parameter(first_a + torch.randn(parents) * beta_std)
+        self.beta_scale = beta_scale or (1.0, 1.0)
         self.beta_u_offset = 0.0
+        if inverse_temperature is None:
+            inverse_temperature = INVERSE_TEMPERATURE
         self.inverse_temperature = inverse_temperature
         self.options: dict[str, Any] = {
             "spread": spread,
@@ -292,8 +304,12 @@ class EMRouting(Routing):
         self.beta_u.copy_((beta_u - self.beta_u_offset) / self.beta_scale[0])
         self.beta_a.zero_()
 
-    start_from = start_at_half
-    """What :func:`capslib.routing.start_on_first_batch` calls."""
+    def start_from(
+        self, votes: Tensor, activation: Tensor, competition: Competition | None = None
+    ) -> None:
+        """Call :meth:`start_at_half`, unless ``beta``, ``beta_scale`` or λ were given."""
+        if not self.has_constants:
+            self.start_at_half(votes, activation, competition)
 
 
 class VectorEMRouting(EMRouting):

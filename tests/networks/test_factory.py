@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from capslib.errors import UserError
-from capslib.layers import convolve_in_bfloat16
+from capslib.layers import DenseCapsules, convolve_in_bfloat16
 from capslib.networks import create_network
 from capslib.networks.capsnet import CapsNet
 from capslib.registry import NETWORKS
@@ -113,6 +113,17 @@ def test_a_shape_that_is_too_small_is_refused_with_the_smallest_that_works(name)
 def test_a_mistake_is_answered_with_what_is_right(arguments, options, message):
     with pytest.raises(UserError, match=message):
         create_network(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "name", ["capsnet", "deep_capsnet", "sparse_capsnet", "anomaly_capsnet"]
+)
+def test_the_initial_deviation_of_w_is_an_option_of_dense_capsules(name):
+    network = create_network(name, (1, 28, 28), 2, weight_std=0.3)
+    layers = [module for module in network.modules() if isinstance(module, DenseCapsules)]
+    assert layers
+    for layer in layers:
+        assert layer.weight.std().item() == pytest.approx(0.3, rel=0.05)
 
 
 def test_the_paper_counts_the_parameters_of_capsnet():

@@ -10,6 +10,7 @@ import torch
 
 from capslib.layers import ConvCapsules, DenseCapsules
 from capslib.networks import create_network
+from capslib.networks.em_routing import PRESETS
 from capslib.routing import ROUTINGS, module, start_on_first_batch
 
 IMAGES = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -114,6 +115,28 @@ def test_a_start_that_is_asked_for_stays():
     before = state(network)
     network(IMAGES)
     assert not moved(network, before)
+
+
+@pytest.mark.parametrize(
+    "constant", [{"beta": (0.0, 0.0)}, {"beta_scale": (1, 1)}, {"inverse_temperature": 0.01}]
+)
+@pytest.mark.parametrize("name", ["em", "em_vector"])
+def test_constants_that_are_given_stay(name, constant):
+    torch.manual_seed(0)
+    network = create_network("capsnet", (1, 8, 8), 3, routing=name, **constant)
+    before = state(network)
+    network(IMAGES)
+    assert not moved(network, before)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_but_the_calibrated_one_keeps_its_constants(preset):
+    network = create_network("matrix_capsnet", (1, 20, 20), 3, preset=preset)
+    layers = (network.capsules1, network.capsules2, network.classes)
+    before = [layer.routing.inverse_temperature for layer in layers]
+    network(torch.rand(16, 1, 20, 20))
+    after = [layer.routing.inverse_temperature for layer in layers]
+    assert (before == after) == (preset != "calibrated")
 
 
 def test_equal_votes_give_finite_starts():
