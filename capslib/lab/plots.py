@@ -49,7 +49,7 @@ ARM_COLORS = ("#5654c4", "#a83a7c", "#4c6f14", "#7a1f1f", "#2a2d33", "#d0006f")
 ROUTING_NAMES = {
     "dynamic": "RBA",
     "em": "EM",
-    "em_vector": "EM (vector)",
+    "em_vector": "EM with vectors",
     "similarity": "similarity",
     "connectionist": "connectionist",
 }
