@@ -22,7 +22,7 @@
 # We trained full-size networks on MNIST, Fashion-MNIST and CRISPR.
 # With ten percent of outliers on MNIST, Gini has an AUROC of {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
 # Which DNA sites does the gene editor CRISPR cut? Here Gini has {ours}`INQ-C-auroc-gini`; the paper has {theirs}`INQ-C-auroc-gini`.
-# Many of our substitutes for the paper's uncut sites are easy: a network that sees only three letters of each has {measured}`off_targets@paper:pam_only:auroc_gini`.
+# Many of our substitutes for the paper's uncut sites are easy: three letters of each alone give {measured}`off_targets@paper:pam_only:auroc_gini`.
 # Our Palma is partly higher than printed: the authors' code misreads it.
 #
 # ```{headlines} inequality_anomaly

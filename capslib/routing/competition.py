@@ -26,15 +26,17 @@ __all__ = [
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position", "released"]
 """The parents over which the couplings of a child sum to one.
 
-"types+positions": all parents that see the child (Hinton et al. 2018, Procedure 1).
-"positions-per-type": for each type, the positions that see it (after the released code).
-"types-per-position": at each position, the types (a common mistake). "released": the E-step of
-the released code, to the letter: for each type, the positions, with one maximum for each pair
-of child type and parent type in the whole image, and ``RELEASED_EPSILON`` added to each sum. A
-child that is explained much worse than the best of its type then gives next to nothing: for
-each parent type its couplings sum to less than one. The code's index arithmetic holds for
-windows that step by one. Where windows step by two, it adds up couplings of different children,
-so those of one child sum to something else.
+* "types+positions": all parents that see the child (Hinton et al. 2018, Procedure 1).
+* "positions-per-type": for each type, the positions that see it (after the released code).
+* "types-per-position": at each position, the types (a common mistake).
+* "released": the E-step of the released code, to the letter. For each type the positions
+  compete, with one maximum for each pair of child type and parent type in the whole image, and
+  ``RELEASED_EPSILON`` is added to each sum.
+
+In the released code a child that is explained much worse than the best of its type gives next
+to nothing: for each parent type its couplings sum to less than one. The code's index arithmetic
+holds for windows that step by one. Where windows step by two, it adds up couplings of different
+children, so those of one child sum to something else.
 """
 
 RELEASED_EPSILON = 1e-7

@@ -140,6 +140,14 @@ def test_a_chapter_leads_from_its_listings_to_the_api_reference(chapters):
         assert links, f"{path.stem} shows no function of the library"
 
 
+def test_the_reference_shows_docstrings_as_they_stand(site):
+    pages = list((site / "book" / "api").glob("*.html"))
+    assert pages
+    for path in pages:
+        page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+        assert not page.select("article dl.field-list"), path  # a colon made a type of the text
+
+
 def test_a_chapter_opens_with_its_citation_its_answer_and_its_headlines(chapters):
     for path, page in chapters.items():
         cited, answer, headlines = page.select(".masthead, .answer, table.headlines")
