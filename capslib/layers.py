@@ -308,7 +308,8 @@ class ConvCapsules(nn.Module):
 
     Poses [N, H, W, types, 4, 4] and activations [N, H, W, types] become those of a grid
     [N, H', W', parents], H' = ⌊(H − kernel)/stride⌋ + 1. Vector poses are [16]. All positions
-    share W and the routing's parameters (Hinton et al. 2018, §4). Couplings are
+    share W and the routing's parameters (Hinton et al. 2018, §4). ``pose`` is "matrix" or
+    "vector"; ``weight_std`` is the initial standard deviation of a linear W. Couplings are
     [N, H', W', kernel, kernel, types, parents]. For the start of EM and similarity routing see
     :func:`capslib.routing.start_on_first_batch`.
 
@@ -426,7 +427,8 @@ class ClassCapsules(nn.Module):
     the right-hand column of a vote (coordinate addition; Hinton et al. 2018, §4). Takes poses
     [N, H, W, types, 4, 4], or [N, H, W, types, 16] of vectors, and activations [N, H, W,
     types]. Returns poses [N, classes, 16], activations [N, classes] and couplings [N,
-    H·W·types, classes]. For the start of EM and similarity routing see
+    H·W·types, classes]. ``pose`` is "matrix" or "vector"; ``weight_std`` is the initial
+    standard deviation of W. For the start of EM and similarity routing see
     :func:`capslib.routing.start_on_first_batch`.
 
     >>> layer = ClassCapsules(16, 5, routing="em")

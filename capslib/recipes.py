@@ -189,6 +189,10 @@ class Recipe(BaseRecipe):
     the class scores. For a smaller network, override :meth:`build` and call
     :func:`capslib.networks.create_network` there.
 
+    ``resize`` and ``crop`` are the sides of an image in pixels; ``downsample`` averages blocks
+    of so many pixels a side. With ``jitter`` brightness and contrast vary in training.
+    ``images`` limits the images of each split; 0 takes all. ``loss`` names one of ``LOSSES``.
+
     For one of your own make a subclass: add fields, and override :meth:`options` or
     :meth:`build` (the network), :meth:`prepare` (what it sees), :meth:`scores` (what of its
     output is a class score), :meth:`objective` (the loss).

@@ -72,11 +72,16 @@ class Examples(NamedTuple):
 
 
 Loss = Callable[[nn.Module, Examples], Mapping[str, Tensor]]
-"""``loss(model, batch)`` returns named scalars. Training minimises ``loss`` and logs all."""
+"""``loss(model, batch)`` returns scalars by name. Training minimises the one that is called
+"loss", and logs all."""
 
 
 def _checkpoint_seconds() -> float:
     return float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60"))
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass
@@ -106,7 +111,7 @@ class Context:
     """Name of the code that runs this training; a checkpoint of other code is set aside."""
     code_of: Callable[[str], str] | None = None
     """Returns the ``code`` of a recipe's module, where ``code`` is empty."""
-    stop: Callable[[], bool] = lambda: False
+    stop: Callable[[], bool] = _never
     """Asked where losses are checked; if true, ``fit`` writes a checkpoint and raises
     Interrupted."""
     progress: Callable[[int, int, str], None] | None = None
@@ -128,7 +133,11 @@ class Context:
 
 @dataclass
 class History:
-    """Every term of the loss at every step, and the metrics of every epoch, by name."""
+    """What a training left: ``terms["loss"]`` has a number for each step, and so on.
+
+    ``epochs`` has the metrics of every epoch by name, and ``routing_path`` is the path that the
+    routings took.
+    """
 
     terms: dict[str, list[float]]
     epochs: dict[str, list[float]] = field(default_factory=dict)
@@ -274,7 +283,7 @@ def fit(
 ) -> History:
     """Train ``model`` for ``epochs`` passes over ``examples``, which are on its device.
 
-    Returns every term of the loss and every metric. The model stays in ``train`` mode, or in
+    Returns a :class:`History`. The model stays in ``train`` mode, or in
     ``eval`` mode where ``evaluate`` is given; its routings keep the path that the run took
     (:func:`path_of`). Raises ValueError for a training without examples, epochs or a batch.
 
@@ -289,8 +298,9 @@ def fit(
 
     Checkpoints go to the file ``context.checkpoint`` every ``context.checkpoint_seconds``. In
     the end the file holds the final weights, as ``model``, and the history, and the same call
-    then reads them instead of training. A finished file is read even if the loss has changed:
-    give a changed training another file, or another ``context.code``.
+    then reads them instead of training. A finished file is read whatever has changed: the loss,
+    the data or the number of epochs. Give a changed training another file, or another
+    ``context.code``.
 
     Losses are checked every ``guard_every`` steps (1 on the CPU; 50 on a GPU, where
     checking means waiting). Raises :class:`NotFinite`, naming the step and the first layer,

@@ -71,19 +71,19 @@ if not study.data_sets:
 
 # %% tags=["remove-input"]
 if finished == expected:
-    frames.say(f"All {expected} networks have trained.")
+    frames.say(f"All {expected} trainings are done.")
 else:
     frames.say(
-        f"So far {finished} of {expected} networks have trained. "
+        f"So far {finished} of {expected} trainings are done. "
         "A network appears below once both learning rates have run with all seeds."
     )
 if study.scale == "smoke":
     frames.say("Until then the page shows seconds of training on stand-ins, and no answer.")
 
 # %% [markdown]
-# ## Does routing pay?
+# ## Does routing help?
 #
-# We compare each network with the same capsules without routing: in each row of the table under *Which network leads*, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided. Between equals, chance alone gives one win and one loss in forty comparisons. All comparisons of a network share its three trainings, so chance favours or harms them together.
+# Up to seven kinds of test, those of the next table, compare a network with the same capsules without routing, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided. Between equals, chance alone gives one win and one loss in forty comparisons. All comparisons of a network share its three trainings, so chance favours or harms them together.
 
 # %% tags=["remove-input"]
 rows = {label(network): list(tally) for network, tally in study.tallies().items()}
@@ -112,7 +112,7 @@ frames.table(rows, map(label, networks), "data", "test images")
 # %% [markdown]
 # ## Which network leads, and in what
 #
-# Each cell names the network with the highest mean accuracy, in percent, and those too close to it to tell apart. If these are more than three, there is no clear leader.
+# Each cell names the network with the highest mean accuracy, in percent, and those that three seeds do not tell from it: the interval of the paired difference contains zero. A network whose seeds scatter can be among them. If these are more than three, or all, there is no clear leader. A core-second is a second of one CPU core.
 
 # %% tags=["remove-input"]
 rows = {}
@@ -126,8 +126,8 @@ frames.table(rows, map(title, study.data_sets), "test images")
 # ## What each routing gives, and what it costs
 #
 # Accuracy is that after equally many steps. Bold is the best of a column, with all that are too close to tell apart.
-# Time and memory are those of a training step with 64 images, relative to dynamic routing.
-# A network has trained if its accuracy on training images is at least 90 %.
+# Time is that of a training step with 64 images, and memory what its forward pass keeps for the gradient; both are relative to dynamic routing. The [path](speed.md) says how a routing was computed: compiled, or *fast* where it could not be compiled when the study began.
+# A network has trained if its accuracy on training images is at least 90 %; the last column counts all its trainings so far.
 
 # %% tags=["remove-input"]
 COSTS = {"time": "seconds_of_step", "memory": "bytes_for_gradient"}
@@ -144,9 +144,10 @@ for network in study.networks:
         cost = study.relative_cost(network, metric)
         cells.append(frames.MISSING if cost is None else f"{cost:.2f}")
     trained, count = study.trained_share(network)
-    rows[label(network)] = [*cells, f"{trained} of {count}"]
+    path = study.path(network) or frames.MISSING
+    rows[label(network)] = [*cells, path, f"{trained} of {count}"]
     is_best[label(network)] = [network in names for names in best]
-table = frames.table(rows, [*columns, *COSTS, "trained"], "network")
+table = frames.table(rows, [*columns, *COSTS, "path", "trained"], "network")
 bold = {True: "font-weight: bold", False: ""}
 table.apply(lambda row: [bold[cell] for cell in is_best[row.name]], axis=1, subset=columns)
 
@@ -234,7 +235,7 @@ if highest:
 #
 # ## Does it route at all?
 #
-# A coupling is the weight of a vote, and couplings that stay uniform are no routing. Their distance from uniform is the share that would have to move to make them equal. It is 0 if all competing votes weigh the same, and nearly 1 if one takes all.
+# A coupling is the weight of a vote, and couplings that stay uniform are no routing. Their distance from uniform is the share that would have to move to make them equal. It is 0 if all competing votes weigh the same. If one takes all, it is 90 % among ten parents, and 99 % among 128 children.
 # {doc}`Negation and bias <papers/negation_limitation>` asks a second question: does a network tell an image from its negative?
 
 # %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
@@ -252,11 +253,9 @@ for network in study.networks:
     if distance is not None and network != UNIFORM:
         distances[network] = distance
 if distances:
-    least, most = min(distances, key=distances.get), max(distances, key=distances.get)
-    frames.say(
-        f"The least lies elsewhere under {label(least)}, {distances[least]:.0f} % on average, "
-        f"and the most under {label(most)}, {distances[most]:.0f} %."
-    )
+    in_order = sorted(distances, key=distances.get)
+    parts = [f"{label(network)} {distances[network]:.0f} %" for network in in_order]
+    frames.say(f"Mean distance from uniform, the least first: {', '.join(parts)}.")
 
 # %% [markdown]
 # ## The protocol
@@ -331,7 +330,7 @@ frames.styled(frames.configuration(EXPERIMENTS["comparison"]))
 # %% [markdown]
 # ## Use it
 #
-# Every layer and every network of the library takes a routing by its name, as here. {doc}`use_the_library` begins with a network of your own, and {doc}`api/routing` lists what each routing takes.
+# All capsule networks of the library, and all layers above the primary capsules, take a routing by its name, as here. {doc}`use_the_library` says more, and {doc}`api/routing` lists what each routing takes.
 #
 # ## Run it yourself
 #
@@ -340,7 +339,7 @@ frames.styled(frames.configuration(EXPERIMENTS["comparison"]))
 # capslib run which_routing --scale cpu
 # ```
 #
-# A routing of your own appears here by itself, once it is [registered](use_the_library.md#add-a-routing) and has run.
+# A routing of your own appears here once it is in `capslib/registry.py`, has run, and the page is executed again: `capslib execute which_routing --scale cpu`.
 #
 # ```{fold} All measurements
 # ```

@@ -139,13 +139,12 @@ class Study:
         return by_network
 
     def highest(self, metric: str) -> str:
-        """Return the network with the highest mean on each data set: ``CNN 99.4 on MNIST``."""
+        """Return what :func:`leader_or_ties` says of each data set: ``CNN 99.4 on MNIST``."""
         parts = []
         for data in self.data_sets:
             of_network = self.values(data, metric)
             if of_network:
-                highest, _ = _highest_and_rivals(of_network)
-                parts.append(f"{highest} on {title(data)}")
+                parts.append(f"{leader_or_ties(of_network)} on {title(data)}")
         return listed(parts) if parts else ""
 
     def standings(self) -> dict[tuple[str, str], dict[str, Standing]]:
@@ -182,6 +181,12 @@ class Study:
                 ratios.append(fmean(costs[network]) / fmean(costs[REFERENCE]))
         return fmean(ratios) if ratios else None
 
+    def path(self, network: str) -> str:
+        """Return the path that the routing of a network took; nothing without a run."""
+        runs = [run for run in self.records["comparison"] if name_of(run.config) == network]
+        paths = {run.routing_path for run in runs if run.routing_path != "none"}
+        return " or ".join(sorted(paths))
+
     def trained_share(self, network: str) -> tuple[int, int]:
         """Return how many runs of a network trained, and how many there are.
 
@@ -217,8 +222,8 @@ class Study:
         if merit(best)[0] > 0:
             sentences = f"{scope}, take {label(best)}: against no routing it {tallies[best]}."
         else:
-            reason = "against the same capsules without routing, each loses at least as often"
-            sentences = f"{scope}, {nobody} is shown to pay: {reason} as it wins."
+            reason = "Against the same capsules without routing, each loses at least as often"
+            sentences = f"{scope}, {nobody} is shown to help. {reason} as it wins."
         if cnn:
             sentences += f" A CNN of the same size, against the same capsules, {cnn}."
         return sentences
@@ -280,18 +285,6 @@ def values(runs: Iterable[Run], metric: str) -> list[float]:
     return numbers
 
 
-def _highest_and_rivals(values_of: Mapping[str, Sequence[float]]) -> tuple[str, list[str]]:
-    """Return the network with the highest mean, and those too close to tell apart from it.
-
-    If there are more than two of these, or if none can be told apart, there is no leader.
-    """
-    best = leaders(values_of)
-    first, *rivals = sorted(best, key=lambda name: -fmean(values_of[name]))
-    if len(rivals) > 2 or (rivals and len(best) == len(values_of)):
-        return "no clear leader", []
-    return f"{label(first)} {fmean(values_of[first]):.1f}", rivals
-
-
 def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
     """Return the network with the highest mean, and those too close to tell apart from it.
 
@@ -302,7 +295,12 @@ def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
     """
     if not values_of:
         return frames.MISSING
-    highest, rivals = _highest_and_rivals(values_of)
+    best = leaders(values_of)
+    in_order = [name for name in values_of if name in best]
+    first, *rivals = sorted(in_order, key=lambda name: -fmean(values_of[name]))
+    if len(rivals) > 2 or (rivals and len(best) == len(values_of)):
+        return "no clear leader"
+    highest = f"{label(first)} {fmean(values_of[first]):.1f}"
     return " or ".join([highest, *map(label, rivals)])
 
 

@@ -1,4 +1,4 @@
-"""Routings: how children agree on their parents. One file each; ``ROUTINGS`` has them by name.
+"""Routings: how children agree on their parents. ``ROUTINGS`` has them by name.
 
 The files of this package. Each imports only from files below it::
 

@@ -1,6 +1,7 @@
 """Routings that learn what agreement is: similarity and connectionist routing (Faria 2019).
 
-The paper's formulas are lost; these are rebuilt from its text and from the released code.
+Our copy of the paper lacks the formulas; we rebuilt them from its text and the released code.
+Numbers of equations are the paper's.
 """
 
 from __future__ import annotations
@@ -392,10 +393,10 @@ def lstm_cell(
 ) -> tuple[Tensor, Tensor]:
     """Return the hidden and the cell state [H, R] of an LSTM for R pairs of child and parent.
 
-    The gates [4·H, R] are ``constant`` + ``weight`` x, with ``of_parent`` [4·H, R/I] added for
-    all I children of a parent. ``cell`` is the state before, or None at first. Under
-    ``torch.compile`` and ``torch.func`` it has all derivatives; otherwise a faster form has a
-    first derivative only.
+    The gates [4·H, R] are ``constant`` [4·H, R] + ``weight`` [4·H, F] ``x`` [F, R], with
+    ``of_parent`` [4·H, R/I] added for all I children of a parent. ``cell`` [H, R] is the state
+    before, or None at first. Under ``torch.compile`` and ``torch.func`` it has all derivatives;
+    otherwise a faster form has a first derivative only.
 
     >>> H, R, parents = 3, 10, 2
     >>> weight, x = torch.zeros(4 * H, 5), torch.randn(5, R)

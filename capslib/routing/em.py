@@ -72,7 +72,8 @@ def em_routing(
     """Route votes [..., I, J, D] of children with activations [..., I] to J parents.
 
     This is Procedure 1 of Hinton et al. 2018, with the E-step as a softmax of log-densities.
-    ``beta_u`` and ``beta_a`` [J] are the costs of the parents. ``inverse_temperature`` has one
+    A larger ``beta_u`` [J] makes every vote dearer, and a larger ``beta_a`` [J] a parent more
+    active. Returns a :class:`RoutingResult`. ``inverse_temperature`` has one
     λ for each iteration, by default those of :func:`inverse_temperatures`.
 
     Variants. ``bias`` [J, D] is added to the votes (Peer et al. 2021, §4.2). With

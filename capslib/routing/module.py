@@ -26,8 +26,9 @@ class Routing(nn.Module):
     """A routing with its parameters, for ``parents`` J of ``dim`` D dimensions.
 
     A subclass implements :meth:`forward`, and sets the class attributes below where their
-    defaults are wrong. ``bias`` is the initial value of a learned bias [J, D], or None for no
-    bias. ``path`` is "eager", "fast" or "compiled"; :func:`use_path` sets it.
+    defaults are wrong: couplings sum over the parents, activations do not weigh votes, and
+    without a bias the routing is odd. ``bias`` is the initial value of a learned bias [J, D],
+    or None for no bias. ``path`` is "eager", "fast" or "compiled"; :func:`use_path` sets it.
 
     ``function`` is the routing function that ``forward`` calls. The couplings of each child sum
     to one over the "parents", or those of each parent over the "children"

@@ -126,8 +126,9 @@ def test_every_question_is_one_that_the_runs_answer():
 
 def test_leaders_are_named_on_each_data_set():
     records = runs("uniform", 0.95) + runs("em", 0.97) + runs("cnn", 0.97, data="smallnorb")
+    records += runs("dynamic", 0.97)
     leaders = Study(records).highest("rotated_30_accuracy")
-    assert leaders == "EM 97.0 on MNIST and CNN 97.0 on smallNORB"
+    assert leaders == "dynamic (RBA) 97.0 or EM on MNIST and CNN 97.0 on smallNORB"
     assert Study(records).highest("novel_accuracy_at_steps") == ""
 
 
@@ -135,6 +136,17 @@ def test_a_mean_is_over_data_sets_and_seeds():
     records = runs("em", 0.9) + runs("em", 0.8, data="smallnorb")
     assert Study(records).mean("em", "rotated_30_accuracy") == pytest.approx(85)
     assert Study(records).mean("cnn", "rotated_30_accuracy") is None
+
+
+def test_the_path_is_that_of_the_records():
+    fast = runs("em", 0.9)
+    for run in fast:
+        run.routing_path = "fast"
+    cnn = runs("cnn", 0.9)
+    for run in cnn:
+        run.routing_path = "none"
+    shown = Study([*fast, *cnn])
+    assert [shown.path(network) for network in ("em", "cnn", "dynamic")] == ["fast", "", ""]
 
 
 def test_those_too_close_to_the_leader_are_named_unless_they_are_many():
@@ -172,7 +184,7 @@ def test_of_equal_routings_the_answer_is_the_faster_one():
 
 def test_no_routing_is_recommended_that_loses_as_often_as_it_wins():
     answer = Study(runs("uniform", 0.95) + runs("em", 0.9)).answer()
-    assert "none is shown to pay" in answer
+    assert "none is shown to help" in answer
     assert "take" not in answer
 
 

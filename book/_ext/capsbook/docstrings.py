@@ -39,12 +39,17 @@ def skip_bare_field(
 
 
 def escaped(line: str) -> str:
-    """Return a line whose bars and lonely asterisks are text.
+    """Return a line whose bars and lonely asterisks are text, and whose quoted words are code.
+
+    Else smart quotes would keep a reader from copying a word.
 
     >>> print(escaped("Images [N, *shape] of ``|x|``, |x| and *this*"))
     Images [N, \\*shape] of ``|x|``, \\|x\\| and *this*
+    >>> print(escaped('With "types+positions" all compete.'))
+    With ``"types+positions"`` all compete.
     """
     parts = LITERAL.split(line)
     for index in range(0, len(parts), 2):  # the others are literal
-        parts[index] = re.sub(r"([|*])", r"\\\1", parts[index])
+        text = re.sub(r"([|*])", r"\\\1", parts[index])
+        parts[index] = re.sub(r'(?<![\w`])"([\w+.-]+)"(?![\w`])', r'``"\1"``', text)
     return "".join(parts)
