@@ -25,7 +25,8 @@
 # Fitted to affNIST, the same classifier recognises {ours}`SP-T1-affnist-a` from sparse
 # encodings, {ours}`SP-T1-affnist-unmasked-a` from dense ones,
 # {measured}`encodings:supcaps:affnist_a_raw` from supervised ones, and
-# {measured}`controls:pixels:affnist_a_raw` from plain pixels.
+# {measured}`controls:pixels:affnist_a_raw` from plain pixels. In dense encodings every
+# capsule reconstructs.
 #
 # ```{headlines} sparse_unsupervised
 # ```
@@ -146,8 +147,8 @@ def small_titles(axes: object) -> None:
 # the order turns round: supervised encodings lead, and even raw pixels come before sparse
 # ones.
 #
-# Without having seen affNIST, our CNN beats SUPCAPS, and sparse encodings with their fitted
-# classifier. The paper quotes {theirs}`SP-T1-affnist-supcaps` for SUPCAPS, and
+# Without having seen affNIST, our CNN beats SUPCAPS' own answers, and sparse
+# encodings with their fitted classifier. The paper quotes {theirs}`SP-T1-affnist-supcaps` for SUPCAPS, and
 # {theirs}`SP-T1-affnist-convnet` for another CNN.
 
 # %% mystnb={"figure": {"caption": "Who recognises affNIST if all are tested alike? Left: networks with labels, by themselves. Middle and right: a support vector machine on encodings, fitted to affNIST (a) or to MNIST (b). Dense: every capsule reconstructs. Open: paper. Filled: our small networks, the mean large and each seed small.", "name": "fig-sp-alike"}, "image": {"alt": "Three panels of accuracies on affNIST. Own answers: the CNN is ahead of SUPCAPS. Classifier fitted to affNIST: pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones; principal components lie between the last two. Classifier fitted to MNIST: SUPCAPS are far ahead of sparse and dense capsules."}} tags=["hide-input"]
@@ -403,7 +404,7 @@ chapter.table("SP-W-7", "SP-W-8")
 # encoder.
 #
 # By their own classes, our SUPCAPS recognise {measured}`encodings:supcaps:affnist_accuracy` of affNIST and our CNN {measured}`encodings:cnn:affnist_accuracy`.
-# On MNIST they get {measured}`encodings:supcaps:mnist_accuracy` and {measured}`encodings:cnn:mnist_accuracy`. {claim}`SP-W-8` holds sparse encodings against the first of these, and allows a loss of one point; that bound is ours.
+# On MNIST they get {measured}`encodings:supcaps:mnist_accuracy` and {measured}`encodings:cnn:mnist_accuracy`. {claim}`SP-W-8` compares sparse encodings with SUPCAPS and allows a loss of one point; that bound is ours.
 # With the same classifier labels do help on MNIST: supervised encodings get
 # {measured}`encodings:supcaps:mnist_raw` {interval}`encodings:supcaps:mnist_raw`, sparse
 # ones {measured}`encodings:sparse:mnist_raw` {interval}`encodings:sparse:mnist_raw`.
@@ -480,7 +481,7 @@ plt.show()
 # ```{fold} Is the training long enough?
 # ```
 #
-# The first seed, and the same with twice the epochs. Accuracies on raw encodings hardly change. Ranks and errors do: support of sparse capsules falls off further, and all four errors fall by more than a tenth.
+# The first seed, and the same with twice the epochs. Accuracies without the mask change little; SUPCAPS gain most, in (b). Ranks and errors change more: support of sparse capsules falls off further, and all four errors fall by more than a tenth.
 # Dense capsules draw better with both budgets, but errors that still fall decide nothing in {claim}`SP-W-1`. Error: squared, as a share of that of the mean image.
 
 
@@ -627,8 +628,8 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 #
 # With boosting one capsule comes first for {measured}`encodings:sparse:largest_first_share` of the images, and without it for {measured}`encodings:no_boosting:largest_first_share`. The band ends at one tenth.
 # At least once in a thousand images, {measured}`encodings:sparse:winners` of sixteen come
-# first with boosting, and {measured}`encodings:no_boosting:winners` without. Raw encodings
-# gain nothing by it in (a): {measured}`encodings:sparse:affnist_a_raw` with boosting, and
+# first with boosting, and {measured}`encodings:no_boosting:winners` without. Encodings
+# without their mask gain nothing by it in (a): {measured}`encodings:sparse:affnist_a_raw` with boosting, and
 # {measured}`encodings:no_boosting:affnist_a_raw` without.
 # The paper says only that shares lie around the band; we ask for at most a fifth. {doc}`A bound of ours </book/how_to_read>` never counts against a paper, so {claim}`SP-W-5` stays undecided.
 #
@@ -641,8 +642,8 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 # for {measured}`beyond:sparse/em:largest_first_share` of the images with EM routing, for
 # {measured}`beyond:sparse/one_layer_more:largest_first_share` with a hidden layer, and for
 # {measured}`options:released_support:largest_first_share` with the
-# {ref}`released support <options>`. There {measured}`options:released_support:winners` come
-# first at times. {ref}`Other steps <sp-relative>` help, too.
+# {ref}`released support <options>`. With the released support,
+# {measured}`options:released_support:winners` capsules come first at times. {ref}`Other steps <sp-relative>` help, too.
 
 # %% mystnb={"figure": {"caption": "How do sixteen gains grow? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training; shaded: the band. One small network, twice the epochs.", "name": "fig-sp-gains"}, "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}} tags=["hide-input"]
 boosted = of_first_seed("sparse") or networks("sparse")
@@ -769,7 +770,7 @@ plt.show()
 # | primary capsules | a convolution and squash, in the text | the convolution is first divided by the number of types, as released | no run measures the effect |
 # | networks for Table 1 | one for each column | one for both | MNIST stands in a larger frame |
 # | classifier learns from | 60,000 encodings | 20,000 | accuracies in (a) may be lower |
-# | classifier sees | masked capsules, in the text | raw capsules, as released | with the mask dense encodings lead |
+# | classifier sees | masked capsules, in the text | capsules without their mask, as released | with the mask dense encodings lead sparse ones |
 #
 # ```{fold} All deviations, and the settings of each size
 # ```
@@ -841,7 +842,7 @@ plt.show()
 # ### Deeper networks, EM routing (§4)
 #
 # The authors conjecture that sparse training allows deeper networks, and that EM routing without labels collapses too, only less.
-# Does a hidden layer of 32 capsules cost sparse encodings less than dense ones? Does EM routing in the place of RBA share support out more evenly?
+# Collapsed capsules all get about equal support. Does EM routing in the place of RBA share it out *less* evenly, as the authors expect? Does a hidden layer of 32 capsules cost sparse encodings less than dense ones?
 
 # %% tags=["remove-cell"]
 beyond = session.run(STEM, "beyond")
@@ -936,8 +937,9 @@ percent_table(rows)
 # to {measured}`attacks:sparse:attacked_0.02` on sparse encodings. On dense ones it falls
 # from {measured}`attacks:dense:attacked_0` to {measured}`attacks:dense:attacked_0.02`, and
 # with the CNN from {measured}`attacks:cnn:attacked_0` to
-# {measured}`attacks:cnn:attacked_0.02`. So sparse encodings are harder to fool than dense
-# ones, and easier than the CNN.
+# {measured}`attacks:cnn:attacked_0.02`. So this
+# attack fools sparse encodings less often than dense ones. Their mask hides gradients from
+# it, so they need not be harder to fool. The CNN withstands it best.
 
 # %% tags=["remove-cell"]
 attacks = session.run(STEM, "attacks")
