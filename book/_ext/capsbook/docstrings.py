@@ -7,8 +7,8 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-LITERAL = re.compile(r"(``.*?``|:\w+:`.*?`|\*[^\s*][^*]*\*(?!\w))")
-"""What is marked up on purpose: literals, roles and emphasis that ends on its line."""
+LITERAL = re.compile(r"(^\s*\* |``.*?``|:\w+:`.*?`|\*[^\s*][^*]*\*(?!\w))")
+"""What is marked up on purpose: bullets, literals, roles, emphasis that ends on its line."""
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def escaped(line: str) -> str:
 
     >>> print(escaped("Images [N, *shape] of ``|x|``, |x| and *this*"))
     Images [N, \\*shape] of ``|x|``, \\|x\\| and *this*
-    >>> print(escaped('With "types+positions" all compete.'))
-    With ``"types+positions"`` all compete.
+    >>> print(escaped('* With "types+positions" all compete.'))
+    * With ``"types+positions"`` all compete.
     """
     parts = LITERAL.split(line)
     for index in range(0, len(parts), 2):  # the others are literal
