@@ -25,8 +25,8 @@
 # {measured}`errors:mnist/em:test_error`, the kernel on
 # {measured}`errors:mnist/similarity:test_error`. Three seeds leave the order of LSTM and EM
 # routing open; on smallNORB none has learned enough. On a toy, what the paper says
-# of the kernel's two parameters {verdict}`LR-W-3`. At its released start the kernel hardly
-# tells near votes from far ones, in two of three layers.
+# of the kernel's two parameters {verdict}`LR-W-3`. The released start hardly tells near
+# votes from far ones.
 #
 # ```{headlines} learned_routing
 # ```

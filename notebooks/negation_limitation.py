@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Both theorems hold, and the experiment on signs reproduces. In small networks, deep routing by agreement (RBA) without a bias does not train, as claimed. For EM routing some depths are undecided. From other first weights both train without one.
+# Both theorems hold, and the experiment on signs reproduces. In small networks deep dynamic routing (RBA) without a bias does not train, as claimed; for EM some depths are open. From other first weights both train.
 # :::
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias give
