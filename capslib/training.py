@@ -283,9 +283,9 @@ def fit(
 ) -> History:
     """Train ``model`` for ``epochs`` passes over ``examples``, which are on its device.
 
-    Returns a :class:`History`. The model stays in ``train`` mode, or in
-    ``eval`` mode where ``evaluate`` is given; its routings keep the path that the run took
-    (:func:`path_of`). Raises ValueError for a training without examples, epochs or a batch.
+    Returns a :class:`History`. The model stays in ``train`` mode, or in ``eval`` mode where
+    ``evaluate`` is given; its routings keep the path that the run took (:func:`path_of`).
+    Raises ValueError for a training without examples, epochs or a batch.
 
     With ``epoch_steps`` an epoch is no whole pass, but the first so many batches of one.
     ``evaluate(model)`` returns metrics after every epoch, and where ``context.max_steps`` ends

@@ -83,7 +83,7 @@ if study.scale == "smoke":
 # %% [markdown]
 # ## Does routing help?
 #
-# Up to seven kinds of test, those of the next table, compare a network with the same capsules without routing, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided. Between equals, chance alone gives one win and one loss in forty comparisons. All comparisons of a network share its three trainings, so chance favours or harms them together.
+# Up to seven kinds of test, named under *Which network leads*, compare a network with the same capsules without routing, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided. Between equals, chance alone gives one win and one loss in forty comparisons. All comparisons of a network share its three trainings, so chance favours or harms them together.
 
 # %% tags=["remove-input"]
 rows = {label(network): list(tally) for network, tally in study.tallies().items()}

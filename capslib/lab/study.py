@@ -183,8 +183,7 @@ class Study:
 
     def path(self, network: str) -> str:
         """Return the path that the routing of a network took; nothing without a run."""
-        runs = [run for run in self.records["comparison"] if name_of(run.config) == network]
-        paths = {run.routing_path for run in runs if run.routing_path != "none"}
+        paths = {run.routing_path for run in self._all_runs(network)} - {"none"}
         return " or ".join(sorted(paths))
 
     def trained_share(self, network: str) -> tuple[int, int]:
@@ -192,8 +191,12 @@ class Study:
 
         They are those of all data sets, learning rates and seeds, after equally many steps.
         """
-        runs = [run for run in self.records["comparison"] if name_of(run.config) == network]
+        runs = self._all_runs(network)
         return sum(have_trained([run], "steps") for run in runs), len(runs)
+
+    def _all_runs(self, network: str) -> list[Record]:
+        """Return all runs of a network in the comparison, whatever their learning rate."""
+        return [run for run in self.records["comparison"] if name_of(run.config) == network]
 
     def answer(self) -> str:
         """Return the routing to take, and how a CNN compares, in a sentence each.

@@ -73,8 +73,8 @@ def em_routing(
 
     This is Procedure 1 of Hinton et al. 2018, with the E-step as a softmax of log-densities.
     A larger ``beta_u`` [J] makes every vote dearer, and a larger ``beta_a`` [J] a parent more
-    active. Returns a :class:`RoutingResult`. ``inverse_temperature`` has one
-    λ for each iteration, by default those of :func:`inverse_temperatures`.
+    active. ``inverse_temperature`` has one λ for each iteration, by default those of
+    :func:`inverse_temperatures`. Returns a :class:`RoutingResult`.
 
     Variants. ``bias`` [J, D] is added to the votes (Peer et al. 2021, §4.2). With
     ``spread="variance"`` the cost has ln σ² in the place of ln σ. ``variance_offset`` is added
