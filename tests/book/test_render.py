@@ -194,6 +194,11 @@ def test_a_headline_in_words_counts_the_parts_of_all_its_claims(verdict):
         rows[claim] = replace(part, claim=ledger()[claim], parts=(part, part))
     (attacks,) = [headline for headline in headlines() if headline.id == "EM-H-attacks"]
     assert render.all_parts(attacks, rows) == "all 4 parts are undecided"
+    shared = replace(part, name="FGSM", records=("a", "b"))
+    for claim, own in (("EM-W-2", "c"), ("EM-W-3", "d")):
+        other = replace(shared, records=(own,))
+        rows[claim] = replace(rows[claim], parts=(shared, other))
+    assert render.all_parts(attacks, rows) == "all 3 parts are undecided", "one is shared"
     (sign,) = [headline for headline in headlines() if headline.id == "NEG-H-sign"]
     assert render.all_parts(sign, {CLAIM.id: verdict}) == "", "it has a number"
 

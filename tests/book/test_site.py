@@ -442,6 +442,18 @@ def test_five_papers_stand_on_one_screen(page, site):
 
 
 @pytest.mark.browser
+def test_the_tables_of_a_paper_fit_a_laptop(page, chapters, site):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    excess = "(table) => table.offsetWidth - table.parentElement.clientWidth"
+    for path in chapters:
+        _open(page, site, path.relative_to(site).as_posix())
+        tables = page.locator("table.paper-over-ours").all()
+        assert tables
+        for table in tables:
+            assert table.evaluate(excess) <= 0, (path.stem, table.inner_text()[:40])
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_the_bar_above_the_scorecard_is_as_wide_as_its_table(page, site, width):
     page.set_viewport_size({"width": width, "height": 900})

@@ -179,13 +179,22 @@ def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
 
 
 def all_parts(headline: Headline, verdicts: Mapping[str, Verdict]) -> str:
-    """Return a tally of the parts of all claims of a headline; nothing if it has a number."""
+    """Return a tally of the parts of all claims of a headline; nothing if it has a number.
+
+    Two claims may ask the same of the same runs. Such a part counts once.
+    """
     if main_row(headline, verdicts).ours is not None:
         return ""
     parts: list[Verdict] = []
+    asked: set[tuple] = set()
     for row in rows_of(headline, verdicts):
-        if row.group not in claims.UNJUDGED:
-            parts += row.parts
+        if row.group in claims.UNJUDGED:
+            continue
+        for part in row.parts:
+            question = part.name, part.records
+            if question not in asked or not part.records:
+                parts.append(part)
+            asked.add(question)
     return tally(parts) if parts else ""
 
 
