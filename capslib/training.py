@@ -172,15 +172,17 @@ class ProgressBar:
 
 
 class Patience(NamedTuple):
-    """Stop when ``metric``, an error or a loss, has not fallen for ``epochs`` epochs.
+    """Stop when ``metric`` has not improved for ``epochs`` epochs.
 
-    Smaller is better: an accuracy would stop at its worst epoch. ``keep`` says whether the
-    weights of the best or of the last epoch stay.
+    ``better`` says which value of the metric is better: the lower, as of a loss, or the
+    higher, as of an accuracy. ``keep`` says whether the weights of the best or of the last
+    epoch stay.
     """
 
     metric: str
     epochs: int
     keep: Literal["best", "last"] = "best"
+    better: Literal["lower", "higher"] = "lower"
 
 
 def path_of(steps: int) -> Literal["compiled", "fast"]:
@@ -400,7 +402,8 @@ def fit(
 def _is_over(patience: Patience, run: Run) -> bool:
     """Return whether the best epoch lies too far back. Keep its weights if patience does."""
     values = run.epochs[patience.metric]
-    best = values.index(min(values))  # of equal epochs the first one
+    best_value = min(values) if patience.better == "lower" else max(values)
+    best = values.index(best_value)  # of equal epochs the first one
     since_best = len(values) - 1 - best
     over = since_best >= patience.epochs
     if patience.keep == "best":

@@ -704,3 +704,13 @@ def test_it_stops_when_patience_ends_and_has_the_weights_to_keep(
         train(often(path), before_step=kill, **stopping(errors, keep, weights))
     assert train(often(path), model=second, **stopping(errors, keep, weights)) == history
     assert_same(second.state_dict(), model.state_dict())
+
+
+def test_patience_waits_for_an_accuracy_to_rise():
+    accuracies, weights = [0.1, 0.7, 0.6, 0.7, 0.9], []
+    options = stopping(accuracies, "best", weights)
+    options["patience"] = options["patience"]._replace(better="higher")
+    model = network()
+    history = train(model=model, **options)
+    assert history.epochs["error"] == [0.1, 0.7, 0.6, 0.7], "two epochs without a rise"
+    assert_same(model.state_dict(), weights[1])
