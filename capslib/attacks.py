@@ -39,6 +39,8 @@ Bounds = tuple[float | Tensor, float | Tensor]
 def input_gradient(loss: Loss, x: Tensor, target: Tensor) -> Tensor:
     """Return the gradient of each example's own loss, in the shape of ``x`` [N, …].
 
+    Raises ValueError for a loss that is neither [N] nor a scalar.
+
     >>> square = lambda x, target: (x.sum(dim=1) - target).square()
     >>> input_gradient(square, torch.ones(2, 3), torch.tensor([3, 2]))
     tensor([[0., 0., 0.],
@@ -49,6 +51,11 @@ def input_gradient(loss: Loss, x: Tensor, target: Tensor) -> Tensor:
         # Tensors that were made in inference mode have no gradient, but their copies do.
         x = x.detach().clone().requires_grad_()
         value = loss(x, target.clone())
+        if value.shape not in ((), (len(x),)):
+            raise ValueError(
+                f"an attack needs a loss for each of {len(x)} examples, or their mean, "
+                f"not one of shape {[*value.shape]}"
+            )
         to_value = torch.full_like(value, len(x) if value.ndim == 0 else 1)  # N · mean = sum
         return torch.autograd.grad(value, x, to_value)[0]
 
@@ -76,7 +83,7 @@ def fgsm(
     It raises the loss of the right class ``target``. A ``targeted`` attack subtracts, and so
     lowers the loss of another class. The result has the shape of ``x`` [N, …].
 
-    >>> square = lambda x, target: x.square().sum()
+    >>> square = lambda x, target: x.square().sum(dim=1)
     >>> fgsm(square, torch.tensor([[1.0, -2.0, 0.0]]), torch.tensor([0]), 0.5)
     tensor([[ 1.5000, -2.5000,  0.0000]])
     """
@@ -100,7 +107,7 @@ def bim(
     within ε of ``x``. ``step_size`` is 1.25·ε/``steps`` by default. Raises ValueError if
     ``steps`` is below 1.
 
-    >>> hill = lambda x, target: -(x - 1.2).square().sum()  # its maximum is within reach
+    >>> hill = lambda x, target: -(x - 1.2).square().sum(dim=1)  # its maximum is within reach
     >>> bim(hill, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
     tensor([[1.2000]])
     """
@@ -128,7 +135,7 @@ def pgd(
     attack harder than one. ``step_size`` is 2.5·ε/``steps`` by default, so that every point
     of the ball can be reached. Raises ValueError if ``steps`` is below 1.
 
-    >>> hill = lambda x, target: -(x - 1.2).square().sum()  # its maximum is within reach
+    >>> hill = lambda x, target: -(x - 1.2).square().sum(dim=1)  # its maximum is within reach
     >>> seed = torch.Generator().manual_seed(0)
     >>> attacked = pgd(hill, torch.ones(1, 1), torch.tensor([0]), 0.4, generator=seed)
     >>> bool((attacked - 1.2).abs() < 0.03)  # a step is 0.025
@@ -176,14 +183,17 @@ def robustness(
     x: Tensor,
     y: Tensor,
     epsilons: Sequence[float],
-    **options: object,
+    *,
+    steps: int = 1,
+    bounds: Bounds | None = None,
+    batch_size: int = 100,
 ) -> list[float]:
     """Return the accuracy, in [0, 1], that an untargeted attack leaves at each ε.
 
     The attack raises the ``loss`` of ``x`` [N, …] with classes ``y`` [N]; ``scores(x)`` [N, C]
     classifies the result. For a black-box attack, take the loss of another network. The attack
-    is :func:`fgsm`, or :func:`bim` if the option ``steps`` is above 1. Other options are
-    ``bounds`` and ``batch_size`` (100). Put the network into ``eval`` mode first.
+    is :func:`fgsm`, or :func:`bim` if ``steps`` is above 1. Put the network into ``eval`` mode
+    first.
 
     >>> scores = lambda x: torch.cat([x, -x], dim=1)  # class 0 if the pixel is positive
     >>> loss = lambda x, y: torch.nn.functional.cross_entropy(scores(x), y)
@@ -191,6 +201,7 @@ def robustness(
     >>> robustness(scores, loss, x, y, [0.0, 0.2, 0.4])
     [1.0, 0.5, 0.0]
     """
+    options = {"steps": steps, "bounds": bounds, "batch_size": batch_size}
     hits = _hits(scores, loss, x, y, epsilons, targeted=False, **options)
     return hits.double().mean(dim=1).tolist()
 
@@ -201,7 +212,10 @@ def targeted_success(
     x: Tensor,
     targets: Iterable[int],
     epsilons: Sequence[float],
-    **options: object,
+    *,
+    steps: int = 1,
+    bounds: Bounds | None = None,
+    batch_size: int = 100,
 ) -> list[float]:
     """Return the share of ``x`` that is classified as the target at each ε.
 
@@ -215,6 +229,7 @@ def targeted_success(
     >>> [round(share, 2) for share in shares]
     [0.33]
     """
+    options = {"steps": steps, "bounds": bounds, "batch_size": batch_size}
     hits = []
     for target in targets:
         classes = torch.full((len(x),), target, dtype=torch.long, device=x.device)
@@ -231,9 +246,9 @@ def _hits(
     epsilons: Sequence[float],
     *,
     targeted: bool,
-    steps: int = 1,
-    bounds: Bounds | None = None,
-    batch_size: int = 100,
+    steps: int,
+    bounds: Bounds | None,
+    batch_size: int,
 ) -> Tensor:
     """Return which attacked examples are classified as their target, bool [E, N]."""
     tensors = [x, target]

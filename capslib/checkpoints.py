@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from capslib.files import set_aside, write_atomically
+from capslib.routing.module import wait_again, waiting_routings
 
 __all__ = ["Progress", "Run"]
 
@@ -71,7 +72,7 @@ class Run:
     def log_epoch(self, metrics: Mapping[str, float]) -> None:
         """Log the metrics of an epoch."""
         for name, value in metrics.items():
-            self.epochs.setdefault(name, []).append(value)
+            self.epochs.setdefault(name, []).append(float(value))
 
     def is_finite(self, window: int) -> bool:
         """Return whether the last ``window`` losses and the gradients at hand are finite."""
@@ -139,6 +140,7 @@ class Run:
         state["random_cuda"] = None
         if self.device.type == "cuda":
             state["random_cuda"] = torch.cuda.get_rng_state(self.device)
+        state["waiting"] = waiting_routings(self.model)
         state["code"] = self.code
         state["seconds"] = self.seconds_before + time.perf_counter() - self.started
         return state
@@ -146,6 +148,7 @@ class Run:
     def _restore(self, state: dict[str, Any]) -> None:
         """Go back to this state, whose tensors are on the device and used by nobody else."""
         self.model.load_state_dict(state["model"])
+        wait_again(self.model, state.get("waiting", []))
         if not state["finished"]:
             self.optimizer.load_state_dict(state["optimizer"])
         for name in self.FIELDS:

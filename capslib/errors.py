@@ -24,7 +24,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     Unknown colour 'gren'. Did you mean 'green'? Valid: green, blue.
     """
     valid = list(valid)
-    nearest = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UserError(f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(valid)}.")
 

@@ -5,8 +5,9 @@
 Every measure takes values of at least zero along a dimension ``dim``, and returns a tensor
 without that dimension. Multiplying all values by a positive number changes nothing, and neither
 does their order. The measure of equal values is 0 (of the Palma ratio: 1), also where all are
-zero. Integers and half precision are measured, and returned, in float32. A dimension without
-values raises ValueError. See Cowell (2011), *Measuring Inequality*, chapters 2 and 3.
+zero. Integers and half precision are measured, and returned, in float32. Values below zero and
+a dimension without values raise ValueError. See Cowell (2011), *Measuring Inequality*, chapters
+2 and 3.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from capslib.errors import check_name
-from capslib.shapes import check_shapes
+from capslib.shapes import check_shapes, values_can_be_read
 
 __all__ = ["MEASURES", "atkinson", "gini", "hoover", "palma", "scores", "theil"]
 
@@ -57,7 +58,7 @@ def scores(
     for name in measures:
         check_name("measure", name, MEASURES)
     parts: dict[str, list[Tensor]] = {name: [] for name in measures}
-    was_training = network.training
+    modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
         for batch in images.split(batch_size):
@@ -65,7 +66,8 @@ def scores(
             for name in measures:
                 parts[name].append(MEASURES[name](coupling, dim=-1))
     finally:
-        network.train(was_training)
+        for module, is_training in modes:
+            module.training = is_training
     return {name: torch.cat(values) for name, values in parts.items()}
 
 
@@ -174,10 +176,12 @@ MEASURES = {
 def _wide(x: Tensor, dim: int) -> Tensor:
     """Return ``x`` in at least float32, since float16 overflows and integers have no mean.
 
-    Raises ValueError if ``dim`` has no values to measure.
+    Raises ValueError if ``dim`` has no values to measure, and for values below zero.
     """
     if x.shape[dim] == 0:
         raise ValueError(f"dimension {dim} of {[*x.shape]} has no values to measure")
+    if values_can_be_read() and bool((x < 0).any()):
+        raise ValueError("inequality is measured of values of at least zero")
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -187,8 +191,9 @@ def _sorted(x: Tensor, dim: int) -> Tensor:
 
 
 def _ratio(part: Tensor, total: Tensor, empty: float = 0.0) -> Tensor:
-    """Return ``part``/``total``, and ``empty`` where both are zero."""
-    return torch.where((part == 0) & (total == 0), empty, part / total)
+    """Return ``part``/``total``, and ``empty`` without a gradient where both are zero."""
+    both_zero = (part == 0) & (total == 0)
+    return torch.where(both_zero, empty, part / torch.where(both_zero, 1.0, total))
 
 
 def _relative(x: Tensor, dim: int) -> Tensor:

@@ -234,9 +234,8 @@ class DenseCapsules(nn.Module):
 
     Poses [N, I, d] and activations [N, I] become a :class:`capslib.routing.RoutingResult`. The
     initial standard deviation of W [I, J, D, d] is ``weight_std``; "dynamic_over_children"
-    learns faster from 1. ``options`` are keywords of the ``routing``. EM and similarity routing
-    first have to learn the scale of their votes:
-    :func:`capslib.routing.start_on_first_batch`.
+    learns faster from 1. ``options`` are keywords of the ``routing``. To train with EM or
+    similarity routing, call :func:`capslib.routing.start_on_first_batch` on the network first.
 
     >>> layer = DenseCapsules(children=1152, parents=10, child_dim=8, parent_dim=16)
     >>> layer(torch.randn(2, 1152, 8), torch.rand(2, 1152)).pose.shape
@@ -281,7 +280,8 @@ class MatrixPrimaryCapsules(nn.Module):
     [N, H, W, types, 16] of vectors, and activations [N, H, W, types].
 
     The standard deviations of the weights and the shift of −1 are those that the released code
-    names. Its reshape then gives the larger deviation to two types only.
+    names. There a reshape gives the larger deviation to two types only; here every type has
+    both.
 
     >>> MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))[0].shape
     torch.Size([2, 14, 14, 8, 4, 4])
@@ -307,11 +307,11 @@ class ConvCapsules(nn.Module):
     """A layer where the capsules in a window of ``kernel`` × ``kernel`` vote for its parents.
 
     Poses [N, H, W, types, 4, 4] and activations [N, H, W, types] become those of a grid
-    [N, H', W', parents], H' = ⌊(H − kernel)/stride⌋ + 1. Vector poses are [16]. All positions
-    share W and the routing's parameters (Hinton et al. 2018, §4). ``pose`` is "matrix" or
-    "vector"; ``weight_std`` is the initial standard deviation of a linear W. Couplings are
-    [N, H', W', kernel, kernel, types, parents]. For the start of EM and similarity routing see
-    :func:`capslib.routing.start_on_first_batch`.
+    [N, H', W', parents], H' = ⌊(H − kernel)/stride⌋ + 1. With the ``pose`` "vector" poses are
+    [N, H, W, types, 16]. All positions share W and the routing's parameters (Hinton et al.
+    2018, §4). ``weight_std`` is the initial standard deviation of a linear W. Couplings are
+    [N, H', W', kernel, kernel, types, parents]. To train with EM or similarity routing, call
+    :func:`capslib.routing.start_on_first_batch` on the network first.
 
     ``normalise`` says which parents compete for a child. By default, "types+positions", all do
     whose window contains the child. With "positions-per-type" those of one type compete, with
@@ -321,9 +321,9 @@ class ConvCapsules(nn.Module):
     ValueError for such a routing with another normaliser, and for a window larger than the
     grid.
 
-    With the ``transform`` "bounded", for matrix capsules only, W starts near the identity. With
-    ``coordinates``, :func:`with_coordinates` adds to each child its place in the grid of
-    windows.
+    With the ``transform`` "bounded", W starts near the identity. With ``coordinates``,
+    :func:`with_coordinates` adds to each child its place in the grid of windows. Both are for
+    matrix capsules only, and raise ValueError for vectors.
 
     >>> layer = ConvCapsules(8, 16, kernel=3, stride=2, routing="em")
     >>> layer(torch.randn(2, 14, 14, 8, 4, 4), torch.rand(2, 14, 14, 8)).pose.shape
@@ -347,6 +347,8 @@ class ConvCapsules(nn.Module):
     ):
         super().__init__()
         check_positive(types=types, parents=parents, kernel=kernel, stride=stride)
+        if coordinates and pose == "vector":
+            raise ValueError("coordinates are added to matrix capsules only: leave them out")
         self.kernel = kernel
         self.stride = stride
         self.pose = POSE[pose]
@@ -428,8 +430,8 @@ class ClassCapsules(nn.Module):
     [N, H, W, types, 4, 4], or [N, H, W, types, 16] of vectors, and activations [N, H, W,
     types]. Returns poses [N, classes, 16], activations [N, classes] and couplings [N,
     H·W·types, classes]. ``pose`` is "matrix" or "vector"; ``weight_std`` is the initial
-    standard deviation of W. For the start of EM and similarity routing see
-    :func:`capslib.routing.start_on_first_batch`.
+    standard deviation of W. To train with EM or similarity routing, call
+    :func:`capslib.routing.start_on_first_batch` on the network first.
 
     >>> layer = ClassCapsules(16, 5, routing="em")
     >>> layer(torch.randn(2, 4, 4, 16, 4, 4), torch.rand(2, 4, 4, 16)).activation.shape
@@ -449,6 +451,7 @@ class ClassCapsules(nn.Module):
     ):
         super().__init__()
         check_positive(types=types, classes=classes)
+        check_shapes(coordinates=(coordinates, "H W 2"))
         self.pose = POSE[pose]
         self.weight = nn.Parameter(torch.empty(types, classes, *W[pose]))
         _initialise(self.weight, weight_std)
@@ -497,7 +500,7 @@ def mask_of_one(activation: Tensor, capsule: Tensor) -> Tensor:
     tensor([[0., 0., 1.],
             [1., 0., 0.]])
     """
-    return torch.zeros_like(activation).scatter(1, capsule[:, None], 1)
+    return torch.zeros_like(activation).scatter(1, capsule.long()[:, None], 1)
 
 
 def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> Tensor:

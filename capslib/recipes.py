@@ -127,7 +127,7 @@ class BaseRecipe(Config):
         return kind(shape, **options)
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
-        """Prepare a new network before its first step, e.g. from a batch. Here do nothing."""
+        """Prepare a new network before its first step. Here do nothing."""
 
     def scores(self, network: nn.Module, inputs: Tensor) -> Tensor:
         """Return the class scores [N, C] of what the network sees."""
@@ -302,11 +302,18 @@ class Recipe(BaseRecipe):
         transform = self.prepare if self.prepares_batches else None
         return {"transform": transform, "shared_stream": self.shared_stream}
 
+    def start(self, network: nn.Module, train: Examples, seed: int) -> None:
+        """Have EM and similarity routing start from the first batch."""
+        from capslib.routing import start_on_first_batch
+
+        start_on_first_batch(network)
+
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return what the network sees of uint8 images [N, C, H, W]: float32, standardised.
 
-        Each image then has mean 0 and deviation 1. With a generator images are prepared as in
-        training, without one as in a test, and as new images for a trained network.
+        Mean and deviation are those of the pixels that ``standardise`` names. With a generator
+        images are prepared as in training, without one as in a test, and as new images for a
+        trained network.
         """
         from capslib.data.transforms import (
             center_crop,
@@ -340,7 +347,10 @@ class Objective:
         self.recipe = recipe
 
     def at(self, progress: float) -> None:
-        """Update schedules; ``progress`` is the share of the steps that are done, from 0."""
+        """Update schedules; ``progress`` is the share of the steps that are done, from 0.
+
+        Fill tensors in place: a Python number stays as it is in a captured CUDA step.
+        """
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of class scores [N, C] and labels [N], a scalar."""
@@ -407,16 +417,16 @@ def new_network(
 
 def train(
     recipe: BaseRecipe,
-    seed: int = 0,
+    seed: int | None = None,
     context: Context | None = None,
     *,
     progress: bool = True,
 ) -> Trained:
     """Train the network of a recipe, or read the weights that an earlier call left.
 
-    ``seed`` decides first weights and batches. ``context`` says where and how; by default on
-    the CPU, without a folder. With ``progress`` a bar on stderr shows steps and loss, unless
-    the context reports its progress itself.
+    ``seed`` decides first weights and batches: by default that of the context, or 0.
+    ``context`` says where and how; by default on the CPU, without a folder. With ``progress`` a
+    bar on stderr shows steps and loss, unless the context reports its progress itself.
 
     With ``context.folder`` a killed training goes on from its checkpoint there, and a finished
     one is read. If another process runs the same training, wait for it. The file is named after
@@ -439,6 +449,8 @@ def train(
 
     from capslib.training import Context, ProgressBar, fit
 
+    if seed is None:
+        seed = 0 if context is None else context.seed
     if context is None:
         context = Context(seed=seed)
     splits, fingerprints = recipe.splits(dataclasses.replace(context, seed=seed))
@@ -461,7 +473,7 @@ def train(
 
     training = Training(recipe, seed)
     training_context = _own_context(training, context)
-    if training_context.checkpoint is not None:
+    if training_context.checkpoint is not None and context.folder is not None:
         training_context.milestones = _milestones(training, objective, steps, training_context)
     request_time = time.perf_counter()
     try:

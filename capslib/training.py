@@ -23,8 +23,9 @@ from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 from capslib.checkpoints import Run
-from capslib.errors import Interrupted, NotFinite, notify
+from capslib.errors import Interrupted, NotFinite, check_name, notify
 from capslib.routing import use_path
+from capslib.routing.base import Path as RoutingPath
 from capslib.routing.fast import float32_products
 
 __all__ = [
@@ -89,8 +90,8 @@ class Context:
     """Where and how a training runs. Only ``seed`` and ``max_steps`` change what is learned.
 
     :func:`fit` computes on the device of its examples. The fields ``device``, ``data_dir``,
-    ``folder``, ``doubles`` and ``code_of`` are for :func:`capslib.recipes.train` alone, which
-    takes its own ``seed`` in the place of this one.
+    ``folder``, ``doubles`` and ``code_of`` are for :func:`capslib.recipes.train` alone, whose
+    own ``seed``, where given, takes the place of this one.
     """
 
     seed: int
@@ -222,7 +223,7 @@ def augmentation(
 ) -> torch.Generator:
     """Return the generator of the augmentation at a step.
 
-    With ``shared`` it draws from the stream that permutations draw from, as it once did.
+    With ``shared`` it is seeded as :func:`permutation`, as in older records.
 
     >>> first, again = (augmentation(0, 7, torch.device("cpu")) for _ in range(2))
     >>> bool(torch.rand(1, generator=first) == torch.rand(1, generator=again))
@@ -254,11 +255,17 @@ def seeded(seed: int) -> Iterator[None]:
 def accuracy(
     scores: Callable[[Tensor], Tensor], examples: Examples, batch_size: int = 1000
 ) -> float:
-    """Return the share, 0 to 1, of examples whose label is the arg max of the scores [N, C].
+    """Return the share, 0 to 1, of examples whose label is the arg max of the scores.
+
+    ``scores(inputs)`` returns a tensor [N, C]; of a network here, its ``activation``. Put the
+    network into ``eval`` mode first. Raises ValueError for examples without labels, and for
+    none.
 
     >>> accuracy(lambda x: x, Examples(torch.eye(2), torch.tensor([0, 0])))
     0.5
     """
+    if examples.labels is None or not len(examples.inputs):
+        raise ValueError("an accuracy needs examples with labels")
     correct = 0
     with torch.no_grad():
         for inputs, labels in examples.batches(batch_size):
@@ -282,12 +289,14 @@ def fit(
     patience: Patience | None = None,
     guard_every: int | None = None,
     epoch_steps: int | None = None,
+    path: RoutingPath | None = None,
 ) -> History:
     """Train ``model`` for ``epochs`` passes over ``examples``, which are on its device.
 
-    Returns a :class:`History`. The model stays in ``train`` mode, or in ``eval`` mode where
-    ``evaluate`` is given; its routings keep the path that the run took (:func:`path_of`).
-    Raises ValueError for a training without examples, epochs or a batch.
+    Returns a :class:`History`. The model ends in ``eval`` mode, and its routings keep the path
+    that the run took: ``path``, or by default that of :func:`path_of`. Raises ValueError for a
+    training without examples, epochs, steps or a batch, and for a patience whose metric
+    ``evaluate`` does not return; TypeError for a loss that returns no mapping with a "loss".
 
     With ``epoch_steps`` an epoch is no whole pass, but the first so many batches of one.
     ``evaluate(model)`` returns metrics after every epoch, and where ``context.max_steps`` ends
@@ -324,6 +333,13 @@ def fit(
             "a training needs examples, epochs and a batch size, "
             f"not {size}, {epochs} and {batch_size}"
         )
+    if context.max_steps is not None and context.max_steps < 1:
+        raise ValueError(f"max_steps is at least 1, or None, not {context.max_steps}")
+    if patience is not None:
+        check_name("choice of better", patience.better, ("lower", "higher"))
+        check_name("choice of weights to keep", patience.keep, ("best", "last"))
+        if evaluate is None:
+            raise ValueError(f"patience needs evaluate(model), for {patience.metric!r}")
     whole_pass = math.ceil(size / batch_size)
     epoch_steps = min(epoch_steps or whole_pass, whole_pass)
     all_steps = epochs * epoch_steps
@@ -337,7 +353,8 @@ def fit(
     with seeded(context.seed), float32_products(device, "high"):
         file = context.checkpoint if context.max_steps is None else None
         run = Run(model, optimizer, steps, device, path=file, code=context.code)
-        path = use_path(model, path_of(all_steps))  # a rehearsal takes that of the whole run
+        # A rehearsal takes the path of the whole run.
+        path = use_path(model, path or path_of(all_steps))
         gradients = _Gradients(model, loss, batch_size if device.type == "cuda" else None)
         run.resume()
         if guard > 1:
@@ -378,7 +395,8 @@ def fit(
                     run.log_epoch(evaluate(model))
                 stops_early = patience is not None and _is_over(patience, run)
                 run.finished = stops_early or run.step == steps
-                for milestone, shorter in context.milestones.items():
+                milestones = context.milestones if context.max_steps is None else {}
+                for milestone, shorter in milestones.items():
                     if run.step == milestone or (stops_early and run.step < milestone):
                         run.save_shorter(shorter)
                 if guard > 1:
@@ -395,15 +413,21 @@ def fit(
         context.resumed_from += run.resumed_from
         context.seconds_before += run.seconds_before
         run.save()
+        model.eval()
         curves = {name: curve[: run.step].tolist() for name, curve in run.terms.items()}
         return History(curves, run.epochs, path)
 
 
 def _is_over(patience: Patience, run: Run) -> bool:
     """Return whether the best epoch lies too far back. Keep its weights if patience does."""
-    values = run.epochs[patience.metric]
-    best_value = min(values) if patience.better == "lower" else max(values)
-    best = values.index(best_value)  # of equal epochs the first one
+    if patience.metric not in run.epochs:
+        found = ", ".join(run.epochs)
+        raise ValueError(f"evaluate(model) returns no {patience.metric!r}, but {found}")
+    sign = 1 if patience.better == "lower" else -1
+    values = [
+        math.inf if math.isnan(value) else sign * value for value in run.epochs[patience.metric]
+    ]
+    best = values.index(min(values))  # of equal epochs the first one
     since_best = len(values) - 1 - best
     over = since_best >= patience.epochs
     if patience.keep == "best":
@@ -451,6 +475,9 @@ class _Gradients:
     def _run(self, batch: Examples) -> Tensor:
         self.model.zero_grad(set_to_none=True)
         terms = self.loss(self.model, batch)
+        if not isinstance(terms, Mapping) or "loss" not in terms:
+            returned = list(terms) if isinstance(terms, Mapping) else type(terms).__name__
+            raise TypeError(f'a loss returns scalars by name, with "loss", not {returned}')
         self.names = tuple(terms)
         terms["loss"].backward()
         return torch.stack([term.detach().float() for term in terms.values()])

@@ -284,3 +284,9 @@ def test_the_adversarial_robustness_toolbox_makes_the_same_images(toolbox, targe
         losses.append(of_network(images, y).item())
     before = of_network(x, y).item()
     assert losses[0] - before == pytest.approx(losses[1] - before, rel=0.1)
+
+
+def test_a_loss_that_is_neither_a_mean_nor_one_for_each_example_is_refused():
+    for shape in ((2,), (3, 2)):
+        with pytest.raises(ValueError, match="a loss for each of 3 examples, or their mean"):
+            fgsm(lambda x, y, n=shape: x.sum().expand(n), PIXELS, CLASSES, 0.1)

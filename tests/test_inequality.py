@@ -190,3 +190,25 @@ def test_what_has_no_couplings_or_no_such_measure_is_refused():
         scores(network, images, measures=["ginni"])
     with pytest.raises(ValueError, match="none of 2"):
         scores(network, images, capsule=2)
+
+
+@each_measure
+def test_the_gradient_is_finite_where_all_values_are_zero(measure):
+    x = torch.tensor([[0.0, 0.0, 0.0], [0.1, 0.2, 0.7]], requires_grad=True)
+    measure(x).sum().backward()
+    assert x.grad.isfinite().all()
+
+
+@each_measure
+def test_values_below_zero_are_refused(measure):
+    with pytest.raises(ValueError, match="at least zero"):
+        measure(torch.tensor([-1.0, 1.0]))
+
+
+def test_scores_leave_every_layer_in_its_mode():
+    network = anomaly_network()
+    network.conv.eval()
+    scores(network, torch.rand(2, 1, 8, 8))
+    assert network.training
+    assert network.primary.training
+    assert not network.conv.training

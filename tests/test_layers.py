@@ -78,3 +78,23 @@ def test_a_compiler_takes_convolutions_in_bfloat16():
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     for result, expected in zip(compiled(features), layer(features), strict=True):
         torch.testing.assert_close(result, expected)
+
+
+def test_coordinates_are_for_matrices_and_have_a_row_and_a_column():
+    with pytest.raises(ValueError, match="matrix capsules only"):
+        ConvCapsules(2, 3, pose="vector", coordinates=True)
+    with pytest.raises(ValueError, match=r"coordinates \[H, W, 2\] is \[4, 4, 3\]"):
+        layers.ClassCapsules(2, 3, coordinates=torch.zeros(4, 4, 3))
+
+
+def test_the_label_of_a_capsule_is_an_integer_of_any_width():
+    activation, labels = torch.rand(2, 3), torch.tensor([2, 0])
+    mask = layers.mask_of_one(activation, labels.to(torch.uint8))
+    assert torch.equal(mask, layers.mask_of_one(activation, labels))
+
+
+def test_a_layer_in_float64_computes_in_float64():
+    layer = DenseCapsules(6, 3, 4, 5).double()
+    pose, activation = torch.randn(2, 6, 4), torch.rand(2, 6)
+    expected = layer(pose.double(), activation.double()).pose.float()
+    assert torch.equal(layer(pose, activation).pose, expected)

@@ -86,3 +86,26 @@ def test_labels_are_integers_of_any_width_or_one_hot(loss):
     message = r"class indices \[N\] are integers, not torch\.float32"
     with pytest.raises(TypeError, match=message):
         loss(activation, labels.float())
+
+
+@each_loss
+def test_the_loss_of_each_example_has_the_mean_that_is_the_loss(loss):
+    activation, labels = torch.rand(5, 3), torch.tensor([0, 1, 2, 0, 1])
+    losses = loss(activation, labels, reduction="none")
+    assert losses.shape == (5,)
+    assert losses.mean() == loss(activation, labels)
+
+
+@each_loss
+def test_a_loss_of_bfloat16_is_added_in_float32(loss):
+    activation = torch.rand(200, 10).bfloat16()
+    labels = torch.arange(200) % 10
+    result = loss(activation, labels)
+    assert result.dtype == torch.float32
+    assert result == loss(activation.float(), labels)
+
+
+@each_loss
+def test_a_mask_of_booleans_is_no_list_of_labels(loss):
+    with pytest.raises(TypeError, match="integers"):
+        loss(torch.rand(2, 3), torch.tensor([True, False]))

@@ -32,6 +32,7 @@ from capslib.papers.negation_limitation.sign import SignRecipe
 from capslib.recipes import Recipe, Trained, Training, flops, new_network, train
 from capslib.registry import NETWORKS, ROUTINGS
 from capslib.routing import Routing
+from capslib.routing.module import waiting_routings
 from capslib.training import Context, Patience
 
 SIGN = SignRecipe(routing="dynamic", bias=True, points=60, epochs=3, batch_size=20)
@@ -509,3 +510,23 @@ def test_the_count_is_that_of_the_layers():
     dense = second * (side // 4) ** 2 * hidden + hidden * 5
     products = 2 * conv1 + 3 * conv2 + 3 * dense
     assert flops(recipe) == 2 * recipe.batch_size * products
+
+
+def test_the_seed_of_a_training_is_that_of_its_context_where_none_is_given():
+    weights = []
+    for arguments in ((SIGN, 5), (SIGN, None, Context(seed=5)), (SIGN, 5, Context(seed=1))):
+        weights.append(train(*arguments, progress=False).network.state_dict())
+    for other in weights[1:]:
+        torch.testing.assert_close(dict(other), dict(weights[0]), rtol=0, atol=0)
+
+
+def test_em_routing_starts_from_the_first_batch_of_a_recipe():
+    recipe = Recipe(data="digits", network="capsnet", routing="em", epochs=1, images=64)
+    network = new_network(recipe, (1, 28, 28), 0, torch.arange(10))
+    recipe.start(network, None, 0)
+    assert waiting_routings(network) == ["classes.routing"]
+    matrices = recipe.model_copy(update={"network": "matrix_capsnet"})
+    network = new_network(matrices, (1, 32, 32), 0, torch.arange(10))
+    assert waiting_routings(network) == []
+    matrices.start(network, None, 0)
+    assert len(waiting_routings(network)) == 3

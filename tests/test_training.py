@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import notified
@@ -26,6 +27,7 @@ from capslib.errors import Interrupted, NotFinite, UserError
 from capslib.lab.review import review
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
+from capslib.layers import DenseCapsules
 from capslib.papers import experiments
 from capslib.training import (
     Context,
@@ -109,6 +111,45 @@ def undisturbed() -> dict:
 
 
 # ---------------------------------------------------------------------------------- it learns
+
+
+@pytest.mark.parametrize("terms", [torch.zeros(()), {"error": torch.zeros(())}])
+def test_a_loss_returns_scalars_by_name(terms):
+    with pytest.raises(TypeError, match='scalars by name, with "loss"'):
+        train(loss=lambda model, batch: terms)
+
+
+def test_a_rehearsal_has_a_step():
+    with pytest.raises(ValueError, match="max_steps is at least 1"):
+        train(Context(seed=0, max_steps=0))
+
+
+def test_a_training_ends_in_eval_mode_and_on_the_path_that_was_asked_for(tmp_path):
+    options = dict(context=Context(seed=0, checkpoint=tmp_path / "run.pt"), evaluate=None)
+    for _ in range(2):  # the second one is read
+        model = network().train()
+        assert train(model=model, path="eager", **options).routing_path == "fast"
+        assert not model.training
+    capsules = DenseCapsules(2, 2, 2, 3)
+
+    def loss(model, batch):
+        pose = batch.inputs.unflatten(1, (2, 2))
+        return {"loss": model(pose, pose.norm(dim=-1)).activation.sum()}
+
+    assert train(model=capsules, loss=loss, path="eager", evaluate=None).routing_path == "eager"
+
+
+@pytest.mark.parametrize("number", [np.float64, torch.tensor])
+def test_metrics_may_be_numbers_of_any_library(tmp_path, number):
+    def evaluate(model):
+        return {"half": number(0.5)}
+
+    path = tmp_path / "run.pt"
+    with pytest.raises(KeyboardInterrupt):
+        train(often(path), before_step=kill_after(STEPS - 1), evaluate=evaluate)
+    history = train(often(path), evaluate=evaluate)
+    assert history.epochs["half"] == [0.5] * EPOCHS
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_training_of_nothing_is_an_error():
@@ -704,6 +745,19 @@ def test_it_stops_when_patience_ends_and_has_the_weights_to_keep(
         train(often(path), before_step=kill, **stopping(errors, keep, weights))
     assert train(often(path), model=second, **stopping(errors, keep, weights)) == history
     assert_same(second.state_dict(), model.state_dict())
+
+
+def test_patience_needs_a_metric_that_is_measured():
+    patience = Patience("accurcy", 1)
+    with pytest.raises(ValueError, match="no 'accurcy', but accuracy"):
+        train(patience=patience)
+    with pytest.raises(ValueError, match="needs evaluate"):
+        train(patience=patience, evaluate=None)
+
+
+def test_a_metric_that_is_no_number_is_the_worst():
+    options = stopping([math.nan, 5.0, 6.0, 7.0, 1.0], "last", [])
+    assert len(train(**options).epochs["error"]) == 4
 
 
 def test_patience_waits_for_an_accuracy_to_rise():

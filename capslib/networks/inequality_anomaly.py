@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capslib.errors import check_name
 from capslib.layers import (
     DenseCapsules,
     PrimaryCapsules,
@@ -69,7 +70,9 @@ class AnomalyCapsNet(nn.Module):
         children = primary_types * rows * columns
         self.image_axes = ("N", *shape)
         self.conv = nn.Conv2d(shape[0], filters, kernel)
-        self.nonlinearity = {"relu": F.relu, "elu": F.elu}[nonlinearity]
+        functions = {"relu": F.relu, "elu": F.elu}
+        check_name("nonlinearity", nonlinearity, functions)
+        self.nonlinearity = functions[nonlinearity]
         self.primary = PrimaryCapsules(filters, primary_types, primary_dim, kernel=kernel)
         options |= {"routing": routing, "weight_std": weight_std}
         self.classes = DenseCapsules(children, 2, primary_dim, 16, **options)

@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capslib.errors import check_name
 from capslib.layers import (
     ConvCapsules,
     bounded_votes,
@@ -33,7 +34,12 @@ SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
 
 
 class FlatCapsules(nn.Module):
-    """Class capsules of a grid [N, H, W, types, 4, 4], each capsule with its own matrices."""
+    """Class capsules of a grid, each capsule of it with its own matrices.
+
+    Takes poses [N, H, W, types, 4, 4] and activations [N, H, W, types], of H·W·types =
+    ``children``. Votes are W M/‖W‖ (:func:`capslib.layers.bounded_votes`). Returns poses
+    [N, parents, 16], activations [N, parents] and couplings [N, children, parents].
+    """
 
     def __init__(
         self,
@@ -98,6 +104,7 @@ class ConsensusCapsNet(MatrixCapsNet):
         theta: Literal["types", "columns"] = "types",
         **options: object,
     ):
+        check_name("theta", theta, ("types", "columns"))
         nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
         A, B, C, D = sizes
         channels, *size = image_shape

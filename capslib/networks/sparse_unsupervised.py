@@ -70,6 +70,7 @@ def routing_support(coupling: Tensor, types: int, grouping: Grouping = "position
     (1.0, 1.25)
     """
     check_shapes(coupling=(coupling, "N I L"))
+    check_name("grouping", grouping, get_args(Grouping))
     if coupling.shape[1] % types:
         children = coupling.shape[1]
         raise ValueError(f"{children} children are not of {types} types at every position")

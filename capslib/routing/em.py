@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from capslib.routing.base import RoutingResult
 from capslib.routing.competition import Competition, softmax, uniform
 from capslib.routing.fast import float32_products, routing_function
-from capslib.routing.module import Routing
+from capslib.routing.module import Routing, end_wait
 
 __all__ = [
     "INVERSE_TEMPERATURE",
@@ -304,6 +304,7 @@ class EMRouting(Routing):
         self.beta_scale = cost_of_a_logit / (D * mean_mass), cost_of_a_logit
         self.beta_u.copy_((beta_u - self.beta_u_offset) / self.beta_scale[0])
         self.beta_a.zero_()
+        end_wait(self)
 
     def start_from(
         self, votes: Tensor, activation: Tensor, competition: Competition | None = None

@@ -132,8 +132,8 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
 
     A softmax of agreements needs more than eight bits of mantissa, so the routing computes in
     at least float32, autocast or not, and the result has the dtype of the votes.
-    ``routing.core`` is the :class:`Core`, or None. If an option holds a module, or a tensor
-    that needs a gradient, the call takes the definition, for a core gives it none.
+    ``routing.core`` is the :class:`Core`, or None. If an option is or holds a tensor that needs
+    a gradient, or holds a module, the call takes the definition, for a core gives it none.
 
     >>> @routing_function
     ... def mean_routing(votes: Tensor) -> RoutingResult:
@@ -163,7 +163,11 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         weight, source = votes if isinstance(votes, LazyVotes) else (None, votes)
         if not source.is_floating_point():
             raise TypeError(f"votes are floating-point numbers, not {source.dtype}")
-        result = _route(definition, routing.core, path, weight, source, arguments)
+        core = routing.core
+        for name, value in arguments.items():
+            if name not in patterns and _wants_gradient(value):
+                core = None  # it knows no gradient of a tensor whose axes nobody declares
+        result = _route(definition, core, path, weight, source, arguments)
         return RoutingResult(*(tensor.to(source.dtype) for tensor in result))
 
     routing.core = None
@@ -199,6 +203,8 @@ def _route(
 ) -> Tensors:
     """Route on a path, in at least float32; ``source`` is votes, or with ``weight`` poses."""
     wide = torch.promote_types(source.dtype, torch.float32)
+    if weight is not None:
+        wide = torch.promote_types(wide, weight.dtype)
     device = source.device
     source = source.to(wide)
     weight = None if weight is None else weight.to(wide)

@@ -24,16 +24,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from einops import einsum
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["EMState", "Form", "em_trajectory", "free_energy"]
+from capslib.errors import check_name
+
+__all__ = ["EMState", "EStep", "Form", "em_trajectory", "free_energy"]
 
 Form = Literal["printed", "weighted", "mixture"]
+EStep = Literal["paper", "matched"]
 
 
 class EMState(NamedTuple):
@@ -52,7 +55,7 @@ def em_trajectory(
     beta_u: Tensor,
     beta_a: Tensor,
     *,
-    e_step: Literal["paper", "matched"] = "paper",
+    e_step: EStep = "paper",
 ) -> Iterator[EMState]:
     """Yield the state after every step of Procedure 1, from the first logistic on, without end.
 
@@ -65,6 +68,7 @@ def em_trajectory(
     >>> [next(states).step for _ in range(4)]
     ['logistic', 'E-step', 'M-step', 'logistic']
     """
+    check_name("E-step", e_step, get_args(EStep))
     log_coupling = torch.full_like(votes[..., 0], -math.log(votes.shape[-2]))  # [..., I, J]
     logit = None
     while True:
@@ -101,6 +105,7 @@ def free_energy(
 
     The other arguments are those of :func:`em_trajectory`.
     """
+    check_name("form", form, get_args(Form))
     a = state.logit.sigmoid()  # [..., J]
     log_a = F.logsigmoid(state.logit)
     log_not_a = F.logsigmoid(-state.logit)

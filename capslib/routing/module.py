@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from capslib.errors import check_name
+from capslib.errors import check_name, notify
 from capslib.routing.base import PATHS, Path, RoutingResult
 from capslib.routing.competition import Competition
 from capslib.routing.fast import LazyVotes
 from capslib.shapes import check_positive
 
-__all__ = ["FIRST_VOTES", "Routing", "start_on_first_batch", "use_path"]
+__all__ = [
+    "FIRST_ROWS",
+    "FIRST_VOTES",
+    "Routing",
+    "end_wait",
+    "start_on_first_batch",
+    "use_path",
+    "wait_again",
+    "waiting_routings",
+]
 
 _Network = TypeVar("_Network", bound=nn.Module)
 FIRST_VOTES = 2**24
 """Numbers of the votes, of one layer, that a start looks at: 64 MiB."""
+FIRST_ROWS = 4
+"""Examples, or positions of a grid, that a start looks at even where this takes more memory."""
 
 
 class Routing(nn.Module):
@@ -58,7 +70,7 @@ class Routing(nn.Module):
 
     def forward(
         self,
-        votes: Tensor,
+        votes: Tensor | LazyVotes,
         activation: Tensor,
         competition: Competition | None = None,
         *,
@@ -66,8 +78,10 @@ class Routing(nn.Module):
     ) -> RoutingResult:
         """Route votes [..., I, J, D] of children with activations [..., I].
 
-        ``competition`` comes from a convolutional layer; a routing that cannot take it into
-        account leaves the argument out. ``iterations`` replaces the routing's own number.
+        Layers pass :class:`LazyVotes`. A :func:`routing_function` takes them; to compute with
+        votes yourself, call ``votes.form()`` first. ``competition`` comes from a convolutional
+        layer; a routing that cannot take it into account leaves the argument out.
+        ``iterations`` replaces the routing's own number.
         """
         raise NotImplementedError
 
@@ -122,9 +136,11 @@ def start_on_first_batch(network: _Network) -> _Network:
     """Have every routing in ``network`` start from the first batch that it trains on.
 
     At its first forward pass in training mode, each :class:`Routing` sets itself for the votes
-    that it gets (:meth:`Routing.start_from`), once. Loading weights takes the place of that
-    start. Returns the network. Networks of :func:`capslib.networks.create_network` have it;
-    call it for a network of your own layers, before the first batch.
+    that it gets (:meth:`Routing.start_from`), once. Votes that are the same for all examples,
+    as of a single one, tell nothing: the routing then waits for the next batch. Loading weights
+    of a routing takes the place of its start. Returns the network. Networks of
+    :func:`capslib.networks.create_network` have it; call it for a network of your own layers,
+    before the first batch.
 
     Under ``torch.compile``, and before the network is copied to several processes, do one
     forward pass in training mode first.
@@ -136,16 +152,59 @@ def start_on_first_batch(network: _Network) -> _Network:
     True
     """
     for routing in network.modules():
-        if isinstance(routing, Routing) and not hasattr(routing, "start_hook"):
-            routing.start_hook = routing.register_forward_pre_hook(_start, with_kwargs=True)
-            routing.register_load_state_dict_post_hook(_remove_start_hook)
+        is_new = isinstance(routing, Routing) and not hasattr(routing, "waits_for_batch")
+        if is_new and type(routing).start_from is not Routing.start_from:
+            routing.register_load_state_dict_pre_hook(_end_wait_if_loaded)
+            _wait_for_batch(routing)
     return network
+
+
+def waiting_routings(network: nn.Module) -> list[str]:
+    """Return the names of the routings in ``network`` that wait for their first batch."""
+    names = []
+    for name, routing in network.named_modules():
+        if getattr(routing, "waits_for_batch", False):
+            names.append(name)
+    return names
+
+
+def wait_again(network: nn.Module, names: Iterable[str]) -> None:
+    """Let only the routings with these names wait for a first batch, and no others."""
+    for name, routing in network.named_modules():
+        if hasattr(routing, "waits_for_batch"):
+            end_wait(routing)
+            if name in names:
+                _wait_for_batch(routing)
+
+
+def end_wait(routing: Routing) -> None:
+    """Let a routing keep its parameters: it has started, or has loaded weights."""
+    if getattr(routing, "waits_for_batch", False):
+        routing.waits_for_batch = False
+        routing.start_hook.remove()
+
+
+def _wait_for_batch(routing: Routing) -> None:
+    routing.waits_for_batch = True
+    routing.start_hook = routing.register_forward_pre_hook(_start, with_kwargs=True)
+
+
+def _end_wait_if_loaded(
+    routing: Routing, state: Mapping[str, Any], prefix: str, *_: object
+) -> None:
+    """End the wait of a routing if the weights that are being loaded have its own."""
+    if any(key.startswith(prefix) for key in state):
+        end_wait(routing)
 
 
 def _start(routing: Routing, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Start a routing that trains, from the votes of its first batch."""
-    if routing.training and 0 not in args[0].shape and not args[1].is_meta:
-        _start_from_part(routing, *args, **options)
+    if not routing.training:
+        return
+    arguments = inspect.signature(routing.forward).bind(*args, **options).arguments
+    votes, activation = arguments["votes"], arguments["activation"]
+    if 0 not in votes.shape and not activation.is_meta:
+        _start_from_part(routing, votes, activation, arguments.get("competition"))
 
 
 @torch.compiler.disable
@@ -154,27 +213,28 @@ def _start_from_part(
     routing: Routing,
     votes: Tensor | LazyVotes,
     activation: Tensor,
-    competition: Competition | None = None,
-    **_: object,
+    competition: Competition | None,
 ) -> None:
-    """Start a routing from as many examples of a batch as ``FIRST_VOTES`` allows."""
+    """Start a routing from the first examples of a batch, as many as ``FIRST_VOTES`` allows."""
     I, J, D = votes.shape[-3:]
     positions = 1 if competition is None else competition.positions
-    rows = positions * max(1, FIRST_VOTES // (positions * I * J * D))
+    least = -(-FIRST_ROWS // positions)
+    rows = positions * max(least, FIRST_VOTES // (positions * I * J * D))
     with torch.autocast(activation.device.type, enabled=False):
         if isinstance(votes, LazyVotes):
             first = LazyVotes(votes.weight, votes.pose[:rows]).form()
         else:
             first = votes.reshape(-1, I, J, D)[:rows]
+        if bool((first == first[:1]).all()):
+            notify(
+                f"{type(routing).__name__} waits for another batch to start from: "
+                "all votes of this one are the same, or it has one example."
+            )
+            return
         wide = torch.promote_types(first.dtype, torch.float32)
         children = activation.reshape(-1, I)[:rows]
         routing.start_from(first.to(wide), children.to(wide), competition)
-    _remove_start_hook(routing)
-
-
-def _remove_start_hook(routing: Routing, _: object = None) -> None:
-    """Let a routing keep its parameters: it has started, or has loaded weights."""
-    routing.start_hook.remove()
+    end_wait(routing)
 
 
 @functools.cache

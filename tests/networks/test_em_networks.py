@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from capslib.losses import spread_loss
 from capslib.networks.em_routing import BaselineCNN, MatrixCapsNet
+from capslib.routing import start_on_first_batch
 
 SIZES = A, B, C, D = (6, 3, 4, 5)
 
@@ -147,6 +148,15 @@ def test_a_start_at_half_leaves_layers_half_active_and_gives_the_first_a_gradien
         assert result.activation.std().item() > 0.01, name
     spread_loss(network(x).activation, torch.arange(16) % 5, 0.2).backward()
     assert network.conv.weight.grad.abs().max() > 1e-6
+
+
+def test_a_start_at_half_takes_the_place_of_that_from_the_first_batch():
+    network = start_on_first_batch(MatrixCapsNet((1, 32, 32), sizes=(4, 2, 2, 2)))
+    images = torch.rand(4, 1, 32, 32)
+    network.start_at_half(images)
+    before = network.classes.routing.beta_u.clone()
+    network.train()(images.flip(0) * 2)
+    assert torch.equal(network.classes.routing.beta_u, before)
 
 
 def test_a_start_at_half_is_a_function_of_weights_and_images():

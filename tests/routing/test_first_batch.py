@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import suppress
 
 import pytest
 import torch
 
+from capslib.errors import Interrupted
 from capslib.layers import ConvCapsules, DenseCapsules
+from capslib.losses import margin_loss
 from capslib.networks import create_network
 from capslib.networks.em_routing import PRESETS
-from capslib.routing import ROUTINGS, module, start_on_first_batch
+from capslib.routing import ROUTINGS, Routing, module, start_on_first_batch
+from capslib.training import Context, Examples, fit
 
 IMAGES = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-STARTS = ("em", "em_vector", "similarity")
+STARTS = [name for name in ROUTINGS if ROUTINGS[name].start_from is not Routing.start_from]
 each_start = pytest.mark.parametrize("name", STARTS)
 
 
@@ -82,6 +86,75 @@ def test_a_copy_starts_by_itself(name, copied):
     assert not moved(network, before)
     network(IMAGES)
     assert not moved(network, state(twin))
+
+
+@each_start
+def test_a_batch_of_equal_votes_starts_nothing_and_the_next_one_does(name):
+    network = network_of(name)
+    before = state(network)
+    for batch in (IMAGES[:1], torch.zeros_like(IMAGES)):
+        assert network(batch).activation.isfinite().all()
+        assert not moved(network, before)
+    network(IMAGES)
+    assert moved(network, before)
+
+
+def test_a_layer_of_many_votes_starts_from_several_examples(monkeypatch):
+    monkeypatch.setattr(module, "FIRST_VOTES", 1)
+    network = network_of("em")
+    activation = network(IMAGES).activation
+    assert activation.std(dim=0).mean() > 0.03
+
+
+@each_start
+def test_weights_of_other_layers_leave_the_start(name):
+    network = network_of(name)
+    others = {}
+    for key, value in network.state_dict().items():
+        if "routing" not in key:
+            others[key] = value
+    network.load_state_dict(others, strict=False)
+    before = state(network)
+    network(IMAGES)
+    assert moved(network, before)
+
+
+@each_start
+@pytest.mark.parametrize("cause", ["damaged", "other weights", "other code"])
+def test_a_training_whose_checkpoint_is_set_aside_is_a_new_one(name, cause, tmp_path):
+    def loss(network, batch):
+        return {"loss": margin_loss(network(batch.inputs).activation, batch.labels)}
+
+    def trained(file, **options) -> torch.nn.Module:
+        network = network_of(name)
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        context = Context(seed=0, checkpoint=file, **options)
+        examples = Examples(IMAGES, torch.arange(20) % 3)
+        with suppress(Interrupted):
+            fit(
+                network,
+                examples,
+                loss=loss,
+                optimizer=optimizer,
+                epochs=2,
+                batch_size=10,
+                context=context,
+            )
+        return network
+
+    file = tmp_path / "run.pt"
+    trained(file, stop=lambda: True, code="old")
+    left = torch.load(file)
+    if cause == "damaged":
+        file.write_bytes(b"damaged")
+    elif cause == "other weights":
+        left["model"]["classes.weight"] = torch.zeros(2, 2)
+        torch.save(left, file)
+    code = "new" if cause == "other code" else "old"
+    again, new = trained(file, code=code), trained(None)
+    assert list(tmp_path.glob("run.pt.damaged-*"))
+    weights, expected = dict(again.state_dict()), dict(new.state_dict())
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
 
 
 def test_the_start_is_that_of_the_layer():

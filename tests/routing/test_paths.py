@@ -90,12 +90,13 @@ def test_a_learned_module_gets_its_gradient_on_every_path(form):
             assert_close(result, expected, 1e-9, case=(votes, path))
 
 
+@pytest.mark.parametrize("form", [lambda lamda: list(lamda.unbind()), lambda lamda: lamda])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_core_does_not_lose_the_gradient_of_an_option(path):
-    """λ can be learned as well: a core sees no list of tensors, so the definition runs."""
+def test_a_core_does_not_lose_the_gradient_of_an_option(path, form):
+    """λ can be learned as well: a core knows no gradient of it, so the definition runs."""
     lamda = torch.tensor([0.1, 0.2], requires_grad=True)
     betas = EMRouting(3, 4).betas()
-    options = {"iterations": 2, "inverse_temperature": list(lamda.unbind()), "path": path}
+    options = {"iterations": 2, "inverse_temperature": form(lamda), "path": path}
     votes, activation = torch.randn(2, 5, 3, 4), torch.rand(2, 5)
     EMRouting.function(votes, activation, *betas, **options).activation.sum().backward()
     assert (lamda.grad != 0).all()

@@ -44,8 +44,8 @@ NETWORK_FIELDS = (
 class SparseRecipe(Recipe):
     """Digits at random places in a frame. Defaults are the paper's SPARSECAPS for affNIST (§2).
 
-    ``mask`` "ranks" is SPARSECAPS, "none" the dense network, and "label" with ten latent
-    capsules SUPCAPS, which alone sees labels. The network "cnn" learns to classify,
+    ``mask`` "ranks" is SPARSECAPS, "none" the dense network. Mask "label" with ten capsules is
+    SUPCAPS; it and the network "cnn" see labels. The network "cnn" learns to classify,
     "autoencoder" to reconstruct without capsules.
     """
 
@@ -157,6 +157,9 @@ class SparseRecipe(Recipe):
         if self.network == "cnn":
             return NETWORKS["cnn"](shape, classes=classes, sizes=self.cnn)
         return NETWORKS[self.network](shape, **self.options())
+
+    def start(self, network: nn.Module, train: Examples, seed: int) -> None:
+        """Let EM routing keep the parameters that were drawn."""
 
     def objective(self, device: torch.device) -> Objective:
         """Return the loss of the CNN, or that of what reconstructs."""
