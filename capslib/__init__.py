@@ -49,9 +49,9 @@ from modules on lower lines, or to its left on its own line::
                  routing                                routing procedures
                  errors  files  registry  shapes        errors for users; whole files; names
 
-The library needs torch, numpy, einops and what reading data takes; the papers need the library;
-the lab comes with ``pip install -e ".[lab]"`` in a checkout. ``import capslib`` does no work,
-and does not import torch.
+The library needs torch, numpy, einops, pydantic, tqdm, filelock and what reading data takes.
+The papers need the library; the lab comes with ``pip install -e ".[lab]"`` in a checkout.
+``import capslib`` does no work, and does not import torch.
 """
 
 __version__ = "0.1.0"

@@ -33,7 +33,8 @@ from capslib.routing import (
 from capslib.shapes import check_positive, check_shapes
 
 __all__ = [
-    "POSE",
+    "POSE_SHAPES",
+    "WEIGHT_SHAPES",
     "BFloat16Conv2d",
     "ClassCapsules",
     "ConvCapsules",
@@ -42,7 +43,6 @@ __all__ = [
     "Pose",
     "PrimaryCapsules",
     "Transform",
-    "W",
     "as_capsules",
     "bounded",
     "bounded_votes",
@@ -57,9 +57,9 @@ __all__ = [
 ]
 
 Pose = Literal["matrix", "vector"]
-POSE = Registry("pose", {"matrix": (4, 4), "vector": (16,)})
+POSE_SHAPES = Registry("pose", {"matrix": (4, 4), "vector": (16,)})
 """The shape of a pose, of 16 numbers."""
-W = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})
+WEIGHT_SHAPES = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})
 """The shape of a transformation of poses."""
 Transform = Literal["linear", "bounded"]
 """The votes that W makes. "linear" is M W or W u, "bounded" is W M/‖W‖ (Faria 2019, eq. 1)."""
@@ -290,7 +290,7 @@ class MatrixPrimaryCapsules(nn.Module):
     def __init__(self, channels: int, types: int, *, pose: Pose = "matrix"):
         super().__init__()
         check_positive(channels=channels, types=types)
-        self.pose = POSE[pose]
+        self.pose = POSE_SHAPES[pose]
         self.poses = nn.Conv2d(channels, types * 16, 1, bias=False)
         self.logits = nn.Conv2d(channels, types, 1, bias=False)
         _initialise(self.poses.weight, 0.5)
@@ -351,7 +351,7 @@ class ConvCapsules(nn.Module):
             raise ValueError("coordinates are added to matrix capsules only: leave them out")
         self.kernel = kernel
         self.stride = stride
-        self.pose = POSE[pose]
+        self.pose = POSE_SHAPES[pose]
         self.transform = transform
         self.coordinates = coordinates
         shape = (kernel, kernel, types, parents)
@@ -452,8 +452,8 @@ class ClassCapsules(nn.Module):
         super().__init__()
         check_positive(types=types, classes=classes)
         check_shapes(coordinates=(coordinates, "H W 2"))
-        self.pose = POSE[pose]
-        self.weight = nn.Parameter(torch.empty(types, classes, *W[pose]))
+        self.pose = POSE_SHAPES[pose]
+        self.weight = nn.Parameter(torch.empty(types, classes, *WEIGHT_SHAPES[pose]))
         _initialise(self.weight, weight_std)
         self.register_buffer("coordinates", coordinates, persistent=False)
         self.routing = make_routing(routing, classes, 16, **options)
@@ -532,7 +532,7 @@ def _initial_weight(
 ) -> Tensor:
     """Return the initial W [*shape, …] of a convolutional layer."""
     if transform == "linear":
-        return _initialise(torch.empty(*shape, *W[pose]), std)
+        return _initialise(torch.empty(*shape, *WEIGHT_SHAPES[pose]), std)
     check_name("transform", transform, get_args(Transform))
     if pose != "matrix":
         raise ValueError('the transform "bounded" is for matrix capsules')

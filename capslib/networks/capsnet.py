@@ -44,7 +44,7 @@ class CapsNetResult(NamedTuple):
 class CapsNet(nn.Module):
     """Convolution, primary capsules, class capsules, decoder (Sabour et al. 2017, Figs. 1, 2).
 
-    Images [N, *image_shape] in 0…1 become a :class:`CapsNetResult`. The first convolution has
+    Images [N, *shape] in 0…1 become a :class:`CapsNetResult`. The first convolution has
     the ``kernel`` and the ``stride``, the primary capsules have the ``kernel`` and a stride of
     two. ``decoder`` has the widths of its hidden layers; ``()`` leaves it out. It sees the
     capsule of the label, or without ``labels`` [N] the most active one. The initial standard
@@ -63,7 +63,7 @@ class CapsNet(nn.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        shape: tuple[int, int, int],
         classes: int = 10,
         *,
         filters: int = 256,
@@ -79,10 +79,10 @@ class CapsNet(nn.Module):
     ):
         super().__init__()
         check_positive(filters=filters, primary_types=primary_types)
-        channels, *size = image_shape
+        channels, *size = shape
         rows, columns = grid_size(size, [(kernel, stride), (kernel, 2)])
         children = primary_types * rows * columns
-        self.image_axes = ("N", *image_shape)
+        self.image_axes = ("N", *shape)
         self.conv = nn.Conv2d(channels, filters, kernel, stride)
         self.primary = PrimaryCapsules(filters, primary_types, primary_dim, kernel=kernel)
         if weight_std is None:
@@ -91,7 +91,7 @@ class CapsNet(nn.Module):
         self.classes = DenseCapsules(children, classes, primary_dim, class_dim, **options)
         self.decoder = None
         if decoder:
-            self.decoder = dense_decoder(classes * class_dim, decoder, image_shape)
+            self.decoder = dense_decoder(classes * class_dim, decoder, shape)
         start_on_first_batch(self)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> CapsNetResult:

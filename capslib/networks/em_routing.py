@@ -62,7 +62,7 @@ you give it.
 class MatrixCapsNet(nn.Module):
     """Convolution, primary capsules, two convolutional capsule layers, class capsules (Fig. 1).
 
-    Images [N, *image_shape] become class capsules, as a :class:`capslib.routing.RoutingResult`
+    Images [N, *shape] become class capsules, as a :class:`capslib.routing.RoutingResult`
     with activations [N, classes]. ``sizes`` are the paper's A (filters), B, C, D (capsule
     types): (32, 32, 32, 32) has 316,650 parameters for pairs of images and five classes.
     ``preset``, one of ``PRESETS``, and ``mixing`` are for EM routing only; other ``options`` go
@@ -81,7 +81,7 @@ class MatrixCapsNet(nn.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        shape: tuple[int, int, int],
         classes: int = 5,
         sizes: tuple[int, int, int, int] = (32, 32, 32, 32),
         *,
@@ -95,9 +95,9 @@ class MatrixCapsNet(nn.Module):
     ):
         super().__init__()
         A, B, C, D = sizes
-        channels, *size = image_shape
+        channels, *size = shape
         centres = field_centres(tuple(size), self.WINDOWS)
-        self.image_axes = ("N", *image_shape)
+        self.image_axes = ("N", *shape)
         self.conv = nn.Conv2d(channels, A, *self.WINDOWS[0])
         nn.init.trunc_normal_(self.conv.weight, std=0.05, a=-0.1, b=0.1)
         nn.init.constant_(self.conv.bias, 0.1)
@@ -164,7 +164,7 @@ class CNNResult(NamedTuple):
 
 
 class BaselineCNN(nn.Module):
-    """The paper's convolutional network (§5): images [N, *image_shape] to logits [N, classes].
+    """The paper's convolutional network (§5): images [N, *shape] to logits [N, classes].
 
     The paper states neither padding nor dropout; "same" gives the parameters that it counts.
 
@@ -175,15 +175,15 @@ class BaselineCNN(nn.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        shape: tuple[int, int, int],
         classes: int = 5,
         sizes: tuple[int, int, int] = (32, 64, 1024),
     ):
         super().__init__()
-        (channels, height, width), (first, second, hidden) = image_shape, sizes
+        (channels, height, width), (first, second, hidden) = shape, sizes
         check_positive(classes=classes)
         rows, columns = grid_size((height, width), [(2, 2), (2, 2)])  # of the poolings
-        self.image_axes = ("N", *image_shape)
+        self.image_axes = ("N", *shape)
         self.conv1 = nn.Conv2d(channels, first, 5, padding="same")
         self.conv2 = nn.Conv2d(first, second, 5, padding="same")
         self.hidden = nn.Linear(second * rows * columns, hidden)

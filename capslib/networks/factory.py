@@ -92,7 +92,7 @@ def create_network(
     if len(shape) != 3 or min(shape) < 1:
         raise UserError(f"{name} takes images of a shape (C, H, W), not {tuple(shape)}")
     parameters = inspect.signature(make).parameters
-    if "shape" not in parameters and "image_shape" not in parameters:
+    if "shape" not in parameters:
         raise UserError(f"{name} takes no images: build {make.__module__}.{make.__name__}")
     _check_options(name, options)
     arguments = dict(_DEPTH.get(name, {}))
@@ -114,7 +114,7 @@ def create_network(
 def _check_options(name: str, options: dict[str, Any]) -> None:
     """Raise UserError for an option that neither the network nor its routing takes."""
     parameters = inspect.signature(NETWORKS[name]).parameters
-    valid = [key for key in parameters if key not in ("shape", "image_shape", "classes", "_")]
+    valid = [key for key in parameters if key not in ("shape", "classes", "_")]
     if "routing" in options and "routing" not in valid and "options" not in valid:
         raise UserError(f"{name} has no routing")
     if "options" in valid:

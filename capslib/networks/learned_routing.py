@@ -23,9 +23,9 @@ from capslib.networks.em_routing import PRESETS, MatrixCapsNet
 from capslib.routing import LazyVotes, RoutingResult, make_routing
 from capslib.shapes import check_positive, check_shapes
 
-__all__ = ["SIZES", "ConsensusCapsNet", "FlatCapsules"]
+__all__ = ["ROUTING_OPTIONS", "ConsensusCapsNet", "FlatCapsules"]
 
-SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
+ROUTING_OPTIONS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "similarity": ({"kernels": 4}, {"kernels": 4}, {"kernels": 10}),
     "connectionist": ({}, {"g": (32, 32), "f": (64, 64)}, {"g": (64, 64), "f": (124, 124)}),
     "em": (PRESETS["calibrated"][0],) * 3,
@@ -73,7 +73,7 @@ class FlatCapsules(nn.Module):
 class ConsensusCapsNet(MatrixCapsNet):
     """Convolution, primary capsules, two convolutional capsule layers, flat class capsules.
 
-    Images [N, *image_shape] become class capsules, as a :class:`capslib.routing.RoutingResult`
+    Images [N, *shape] become class capsules, as a :class:`capslib.routing.RoutingResult`
     with activations [N, classes]. ``sizes`` are filters and the capsule types of the three
     layers; (64, 8, 16, 16) has 86,344 parameters besides those of routing for 1 × 32 × 32 and
     five classes. Votes are W M/‖W‖, and ``coordinates`` are added to poses. Primary poses are
@@ -91,7 +91,7 @@ class ConsensusCapsNet(MatrixCapsNet):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        shape: tuple[int, int, int],
         classes: int = 5,
         sizes: tuple[int, int, int, int] = (64, 8, 16, 16),
         *,
@@ -107,10 +107,10 @@ class ConsensusCapsNet(MatrixCapsNet):
         check_name("theta", theta, ("types", "columns"))
         nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
         A, B, C, D = sizes
-        channels, *size = image_shape
+        channels, *size = shape
         rows2, columns2 = grid_size(size, self.WINDOWS)
         _, columns1 = grid_size(size, self.WINDOWS[:3])
-        self.image_axes = ("N", *image_shape)
+        self.image_axes = ("N", *shape)
         self.raw_poses = raw_poses
         self.conv = nn.Conv2d(channels, A, *self.WINDOWS[0])
         self.norm = nn.BatchNorm2d(A, eps=1e-3, momentum=0.01)
@@ -121,7 +121,7 @@ class ConsensusCapsNet(MatrixCapsNet):
             nn.init.zeros_(layer.bias)
         nn.init.trunc_normal_(self.logits.bias, mean=0.8, std=0.1, a=0.6, b=1.0)
         shared = dict(routing=routing, iterations=iterations, coordinates=coordinates)
-        presets = SIZES.get(routing, ({}, {}, {}))
+        presets = ROUTING_OPTIONS.get(routing, ({}, {}, {}))
         options1, options2, class_options = (shared | preset | options for preset in presets)
         if theta == "columns":
             options1["columns"], options2["columns"] = columns1, columns2

@@ -94,7 +94,7 @@ class DeepCapsNet(nn.Module):
     """The CapsNet of the depth experiments (§5.2).
 
     Convolution, primary capsules, hidden capsule layers, class capsules for images
-    [N, *image_shape]; ``depth`` counts the primary and the class layer. ``bias`` in ``options``
+    [N, *shape]; ``depth`` counts the primary and the class layer. ``bias`` in ``options``
     is that of the capsule layers only; ``weight_std`` is the initial standard deviation of W.
     The decoder sees all class capsules, without a mask; its hidden layers have the widths
     ``decoder``.
@@ -107,7 +107,7 @@ class DeepCapsNet(nn.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        shape: tuple[int, int, int],
         *,
         depth: int,
         classes: int = 10,
@@ -124,16 +124,16 @@ class DeepCapsNet(nn.Module):
         super().__init__()
         if depth < 2:
             raise ValueError(f"depth counts primary and class layer: at least 2, not {depth}")
-        rows, columns = grid_size(image_shape[1:], [(kernel, 1), (primary_kernel, 2)])
+        rows, columns = grid_size(shape[1:], [(kernel, 1), (primary_kernel, 2)])
         children = primary_types * rows * columns
-        self.image_axes = ("N", *image_shape)
-        self.conv = nn.Conv2d(image_shape[0], filters, kernel, bias=not odd)
+        self.image_axes = ("N", *shape)
+        self.conv = nn.Conv2d(shape[0], filters, kernel, bias=not odd)
         self.nonlinearity = nn.Tanh() if odd else nn.ReLU()
         convolution = dict(kernel=primary_kernel, stride=2, bias=not odd)
         self.primary = PrimaryCapsules(filters, primary_types, 8, **convolution)
         capsules = [(children, 8), *[hidden] * (depth - 2), (classes, 16)]
         self.capsules = CapsuleStack(capsules, weight_std=weight_std, **options)
-        self.decoder = dense_decoder(classes * 16, decoder, image_shape)
+        self.decoder = dense_decoder(classes * 16, decoder, shape)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)

@@ -372,7 +372,10 @@ class _Cell(torch.autograd.Function):
     def backward(ctx: Any, to_hidden: Tensor, to_cell: Tensor) -> tuple[Tensor | None, ...]:
         # Autograd takes saved tensors for constants: a second derivative would be wrong.
         if torch.is_grad_enabled():
-            raise RuntimeError("Connectionist routing has a first derivative only.")
+            raise RuntimeError(
+                "Connectionist routing has a first derivative only: for the gradient of a "
+                "gradient take torch.func.grad."
+            )
         sigmoid_backward = torch.ops.aten.sigmoid_backward
         tanh_backward = torch.ops.aten.tanh_backward
         gates, squashed, weight, x, cell = ctx.saved_tensors
@@ -550,7 +553,7 @@ class ConnectionistRouting(Routing):
         return tuple(layers)
 
     def forward(
-        self, votes: Tensor, activation: Tensor, *, iterations: int | None = None
+        self, votes: Tensor | LazyVotes, activation: Tensor, *, iterations: int | None = None
     ) -> RoutingResult:
         return connectionist_routing(
             votes,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from capslib.routing.base import RoutingResult, squash
 from capslib.routing.competition import Competition, softmax
-from capslib.routing.fast import routing_function
+from capslib.routing.fast import LazyVotes, routing_function
 from capslib.routing.module import Routing
 
 __all__ = ["DynamicRouting", "dynamic_routing"]
@@ -56,7 +56,7 @@ class DynamicRouting(Routing):
 
     def forward(
         self,
-        votes: Tensor,
+        votes: Tensor | LazyVotes,
         activation: Tensor | None = None,
         competition: Competition | None = None,
         *,

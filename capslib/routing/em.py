@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from capslib.routing.base import RoutingResult
 from capslib.routing.competition import Competition, softmax, uniform
-from capslib.routing.fast import float32_products, routing_function
+from capslib.routing.fast import LazyVotes, float32_products, routing_function
 from capslib.routing.module import Routing, end_wait
 
 __all__ = [
@@ -233,7 +233,7 @@ class EMRouting(Routing):
 
     def forward(
         self,
-        votes: Tensor,
+        votes: Tensor | LazyVotes,
         activation: Tensor,
         competition: Competition | None = None,
         *,

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from capslib.routing.base import RoutingResult
 from capslib.routing.dynamic import DynamicRouting
+from capslib.routing.fast import LazyVotes
 
 __all__ = ["DynamicRoutingOverChildren", "OverChildren"]
 
@@ -50,6 +51,10 @@ class DynamicRoutingOverChildren(DynamicRouting):
     COMPETITION = OverChildren()
 
     def forward(
-        self, votes: Tensor, activation: Tensor | None = None, *, iterations: int | None = None
+        self,
+        votes: Tensor | LazyVotes,
+        activation: Tensor | None = None,
+        *,
+        iterations: int | None = None,
     ) -> RoutingResult:
         return super().forward(votes, activation, self.COMPETITION, iterations=iterations)
