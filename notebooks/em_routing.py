@@ -378,7 +378,7 @@ frames.say(f"Spread loss: {loss:.3f} before the step, {lowered:.3f} after it.")
 # | What if no parent explains a child? | it still gives one unit | it gives next to nothing: the code subtracts [one maximum](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L111-L122) over the whole image for each pair of child type and parent type, then [adds 10⁻⁷ to each sum](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L143-L144) | one unit to each type |
 # | Is there a floor for variances? | no word | [5·10⁻⁴ is added](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L92) | as released |
 # | Is the mean that of this iteration? | yes | [a tenth is the mean before](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L83-L89) | yes |
-# | Where do β and λ start? | no word | constants for each layer | set on 16 images so that half of the capsules are active, as the authors advise |
+# | Where do β and λ start? | no word | constants for each layer | set on 16 images so that every capsule starts about half active; the authors' aim was half of the capsules |
 #
 # ```{fold} Seven more questions that the text leaves open, and our answers
 # ```
@@ -500,8 +500,9 @@ chapter.side_by_side(table, digits=1)
 # {measured}`test_error:copy/iterations_1/twice:test_error`, and that of the CNN of their
 # size by {measured}`test_error:copy/small_cnn - copy/small_cnn/twice:test_error` to
 # {measured}`test_error:copy/small_cnn/twice:test_error`. So one iteration then errs less
-# than this CNN, but one iteration routes nothing. The paper's CNN errs still less after
-# twice the training: {measured}`test_error:copy/cnn/twice:test_error`.
+# than this CNN, but one iteration routes nothing. The paper's CNN gains nothing: its error
+# rises by {measured}`test_error:copy/cnn/twice - copy/cnn:test_error` to
+# {measured}`test_error:copy/cnn/twice:test_error`.
 
 # %% mystnb={"figure": {"caption": "How many iterations are best, and do capsules beat a CNN? Test error of small networks (48-pixel images), and in the last row of the CNN at full size. Cross: the first seed, trained for twice as long.", "name": "fig-em-copy"}, "image": {"alt": "Test error for one, two and three iterations, and of CNNs. In the paper three iterations give the fewest errors. Here three err on {measured}`test_error:copy/main:test_error`, two on {measured}`test_error:copy/iterations_2:test_error`, one on {measured}`test_error:copy/iterations_1:test_error`, and both CNNs on fewer. After twice the training capsules with one iteration make fewer errors than the CNN of their size."}} tags=["hide-input"]
 SMALL_48 = """
@@ -566,8 +567,8 @@ plt.show()
 # * *Pose*: with coordinates, vectors err less than matrices with every seed, at twelve
 #   times the parameters <span id="at-EM-W-13">{claim}`EM-W-13`</span>. Without coordinates,
 #   two of three vector networks stay at chance.
-# * *Coordinates*: on the last grid of these networks, 2 × 2 places, they hardly differ. We
-#   have not trained a 48-pixel network without them
+# * *Coordinates*: matrix networks without them err less with every seed. On a last grid of
+#   2 × 2 places this decides nothing, and we have trained no 48-pixel network without them
 #   <span id="at-EM-W-12">{claim}`EM-W-12`</span>.
 # * *Margin*: §4.1 says that a margin that grows leaves fewer capsules dead. A type is
 #   *dead* if no image makes it more active than 0.05. On 500 test images none is, under
@@ -709,10 +710,10 @@ plt.show()
 # Are capsules harder to fool? The fast gradient sign method (FGSM) moves every pixel by ε
 # so that the loss of the right class rises. When *targeted*, it makes the loss of another
 # class fall. The basic iterative method takes several small steps. A black-box attack
-# follows the gradient of another network. In the paper FGSM and the iterative method harm
-# the CNN much more, and gradients of capsules are {theirs}`EM-X-adv-gradorders` orders of
-# magnitude smaller. Those of our capsules are
-# {ours}`EM-X-adv-gradorders` orders of magnitude smaller
+# follows the gradient of another network, here of a second CNN, the same but for its seed.
+# In the paper FGSM and the iterative method harm the CNN much more, and gradients of
+# capsules are {theirs}`EM-X-adv-gradorders` orders of magnitude smaller. Those of our
+# capsules are {ours}`EM-X-adv-gradorders` orders of magnitude smaller
 # <span id="at-EM-X-adv-gradorders">{claim}`EM-X-adv-gradorders`</span>. All our attacks but
 # one follow the cross entropy.
 
@@ -774,11 +775,13 @@ plt.show()
 #   other way, but three seeds decide nothing.
 # * *Gradients that are exactly zero*: capsules should have fewer. Our CNN has none, so nobody can have fewer, and the claim cannot be tested <span id="at-EM-W-4">{claim}`EM-W-4`</span>.
 #
-# FGSM never took the paper's capsules below chance, one fifth. Ours are small, and for this
-# claim the attack follows the spread loss with margin 0.9. They fall to
+# FGSM never took the paper's capsules below chance, one fifth. For this claim the attack
+# follows the spread loss with margin 0.9. Our small capsules then fall to
 # {ours}`EM-X-adv-chance` on average; the seeds differ too much to decide
-# <span id="at-EM-X-adv-chance">{claim}`EM-X-adv-chance`</span>. After twice the training,
-# the first seed stays just above chance.
+# <span id="at-EM-X-adv-chance">{claim}`EM-X-adv-chance`</span>. Under the cross entropy they
+# fall to {measured}`attacks:capsules_and_cnn:least_fgsm_accuracy`. After twice the training
+# the first seed stays just above chance under the spread loss, and falls to
+# {measured}`attacks:capsules_and_cnn/twice:least_fgsm_accuracy` under the cross entropy.
 #
 # At ε = 0.2 the paper's CNN is clearly below chance; the unit of ε is not given. In standard deviations, our small CNN is right on {measured}`attacks:capsules_and_cnn:cnn_fgsm_accuracy_at_0.2` of the images, the full-size one on {measured}`attacks@paper:cnn:cnn_fgsm_accuracy_at_0.2` <span id="at-EM-X-adv-cnn-eps">{claim}`EM-X-adv-cnn-eps`</span>.
 #

@@ -44,6 +44,7 @@ session = Session.start(
 )
 
 # %% tags=["remove-cell"]
+from itertools import product
 from statistics import fmean
 
 from matplotlib import pyplot as plt
@@ -55,6 +56,7 @@ from capslib.lab.study import QUESTIONS, Study, label, leader_or_ties, title
 from capslib.papers.common import number_of_parameters
 from capslib.papers.which_routing import EXPERIMENTS, STEM
 from capslib.papers.which_routing.comparison import UNIFORM, recipe_of
+from capslib.registry import ROUTINGS
 
 plots.use_style()
 chapter = Chapter(STEM, results_dir)
@@ -88,6 +90,15 @@ if study.scale == "smoke":
 # %% tags=["remove-input"]
 rows = {label(network): list(tally) for network, tally in study.tallies().items()}
 frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
+
+# %% tags=["remove-input"]
+left_out = set()
+for data, metric in product(study.data_sets, QUESTIONS.values()):
+    for network in study.runs(data, metric).keys() - study.values(data, metric).keys():
+        left_out.add(f"{label(network)} on {title(data)}")
+if left_out:
+    names = ", ".join(sorted(left_out))
+    frames.say(f"Left out, because a seed has not trained: {len(left_out)} ({names}).")
 
 # %% tags=["remove-input"]
 time = study.relative_cost(UNIFORM, "seconds_of_step")
@@ -238,7 +249,7 @@ if highest:
 # A coupling is the weight of a vote, and couplings that stay uniform are no routing. Their distance from uniform is the share that would have to move to make them equal. It is 0 if all competing votes weigh the same. If one takes all, it is 90 % among ten parents, and 99 % among 128 children.
 # {doc}`Negation and bias <papers/negation_limitation>` asks a second question: does a network tell an image from its negative?
 
-# %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images. Among K rivals a distance is at most (K - 1)/K: near 1 over many children, less over few parents.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
 compare(
     {
         "distance from uniform (%)": "coupling_distance",
@@ -255,7 +266,14 @@ for network in study.networks:
 if distances:
     in_order = sorted(distances, key=distances.get)
     parts = [f"{label(network)} {distances[network]:.0f} %" for network in in_order]
-    frames.say(f"Mean distance from uniform, the least first: {', '.join(parts)}.")
+    over_children = []
+    for network in in_order:
+        if network in ROUTINGS and ROUTINGS[network].couplings_sum_over == "children":
+            over_children.append(label(network))
+    frames.say(
+        f"Mean distance from uniform, the least first: {', '.join(parts)}. The ceiling is higher "
+        f"where couplings sum to one over the children: {', '.join(over_children)}."
+    )
 
 # %% [markdown]
 # ## The protocol

@@ -413,7 +413,7 @@ def test_a_training_with_schedules_by_the_step_leaves_each_shorter_one_behind(
     """So the learning curve of days has a record after each day, and a longer curve contains
     the shorter ones to the last bit.
     """
-    monkeypatch.setattr(em_recipe, "RELEASED_EPOCHS", 1)
+    monkeypatch.setattr(em_recipe, "EPOCHS_OF_50000_STEPS", 1)
     recipe = EMRecipe(**RELEASED)
     assert list(recipe.shorter()) == [1, 2, 3]
     curve = train(recipe, 0, Context(seed=0, folder=tmp_path)).history.epochs["error_of_some"]

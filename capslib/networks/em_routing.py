@@ -146,7 +146,7 @@ class MatrixCapsNet(nn.Module):
 
     @torch.no_grad()
     def start_at_half(self, images: Tensor) -> None:
-        """Set β and λ so that half of the capsules are active, if the routing is EM."""
+        """Set β and λ so that all capsules are about half active, if the routing is EM."""
         if not hasattr(self.classes.routing, "start_at_half"):
             return
         pose, activation = self.primary_capsules(images)

@@ -85,7 +85,7 @@ class ConsensusCapsNet(MatrixCapsNet):
     images that are too small.
 
     >>> network = ConsensusCapsNet((1, 32, 32), routing="connectionist")
-    >>> network(torch.randn(3, 1, 32, 32)).activation.shape, network.of_routing()
+    >>> network(torch.randn(3, 1, 32, 32)).activation.shape, network.routing_parameters()
     (torch.Size([3, 5]), 39818)
     """
 
@@ -136,7 +136,7 @@ class ConsensusCapsNet(MatrixCapsNet):
             for layer in (self.capsules1, self.capsules2, self.classes):
                 layer.routing.requires_grad_(False)
 
-    def of_routing(self) -> int:
+    def routing_parameters(self) -> int:
         """Return how many parameters the three routings have."""
         layers = (self.capsules1, self.capsules2, self.classes)
         routings = nn.ModuleList(layer.routing for layer in layers)

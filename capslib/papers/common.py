@@ -53,6 +53,29 @@ def number_of_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
+def bytes_kept(network: nn.Module, forward: Callable[[], Any]) -> int:
+    """Return the bytes that a forward pass keeps for the gradient, besides parameters.
+
+    Storage that tensors share counts once.
+    """
+    from torch.autograd.graph import saved_tensors_hooks
+
+    parameters = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    sizes: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        output = forward()  # holds the storages until all are counted
+    total = sum(sizes.values())
+    del output
+    return total
+
+
 def rounded(values: Tensor | np.ndarray) -> list[float]:
     """Return values [N] as a record keeps them, to five decimal places."""
     return [round(value, 5) for value in values.tolist()]
@@ -64,7 +87,7 @@ def squared_error(output: Any, images: Tensor) -> Tensor:
 
 
 def start_at_half(recipe: Recipe, network: nn.Module, train: Examples, seed: int) -> None:
-    """Set β and λ of EM routing so that half of the capsules are active on 16 images."""
+    """Set β and λ of EM routing so that capsules are about half active on 16 images."""
     from capslib.training import permutation
 
     rows = permutation(len(train.inputs), seed, 0)[: min(16, recipe.batch_size)]

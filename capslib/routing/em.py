@@ -257,7 +257,7 @@ class EMRouting(Routing):
     def start_at_half(
         self, votes: Tensor, activation: Tensor, competition: Competition | None = None
     ) -> None:
-        """Set β and λ so that about half of the parents are active for votes [N, I, J, D].
+        """Set β and λ so that parents are about half active for votes [N, I, J, D].
 
         Then the cost per unit of mass has mean zero for each parent, and the logits of the last
         iteration have a standard deviation of 0.25: with more, a class layer can learn to make

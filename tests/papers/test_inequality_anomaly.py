@@ -41,7 +41,7 @@ from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyLoss, Anoma
 from capslib.papers.inequality_anomaly.scores import (
     EDGES,
     QUANTILES,
-    judged,
+    areas,
     look,
     lorenz,
     scores,
@@ -142,8 +142,8 @@ def test_in_which_direction_every_score_points():
     network_scores = scores(AnomalyOutput(lengths, coupling, reconstruction), inputs)
     up = {*MEASURES, "plain", "length", "error", "nre", "a", "a_flipped", "a_mean_flipped"}
     for name in network_scores.keys() - {"npp", "npp_plain"}:
-        areas = judged({name: network_scores[name].double().numpy()}, labels)
-        assert areas[f"auroc_{name}"] == (name in up), name
+        by_metric = areas({name: network_scores[name].double().numpy()}, labels)
+        assert by_metric[f"auroc_{name}"] == (name in up), name
 
 
 def test_npp_is_large_where_no_class_is_sure():
@@ -179,13 +179,13 @@ def test_nre_grows_with_the_error_and_changes_its_sign_where_there_is_none():
 def test_scores_that_are_not_finite_are_still_ranked():
     palma = np.array([1.0, 2.0, np.inf, np.inf])
     nre = np.array([-np.inf, 0, 1, 2])
-    metrics = judged({"palma": palma, "nre": nre}, np.array([0, 0, 1, 1]))
+    metrics = areas({"palma": palma, "nre": nre}, np.array([0, 0, 1, 1]))
     assert set(metrics.values()) == {1.0}
 
 
 def test_a_score_that_is_not_a_number_is_an_error_that_names_it():
     with pytest.raises(NotFinite, match="the score palma is not a number for 1 of 2"):
-        judged({"palma": np.array([1.0, np.nan])}, np.array([0, 1]))
+        areas({"palma": np.array([1.0, np.nan])}, np.array([0, 1]))
 
 
 def test_the_lorenz_curve_of_equal_and_of_one_share():
@@ -291,8 +291,8 @@ def stripes(n: int) -> Examples:
     return Examples(pixels.float(), labels)
 
 
-def areas(errors: torch.Tensor, labels: torch.Tensor) -> float:
-    return judged({"it": errors.double().numpy()}, labels.numpy())["auroc_it"]
+def auroc(errors: torch.Tensor, labels: torch.Tensor) -> float:
+    return areas({"it": errors.double().numpy()}, labels.numpy())["auroc_it"]
 
 
 def baseline(percent: float = 20, **fields) -> Arm:
@@ -311,7 +311,7 @@ def test_abc_reconstructs_one_label_and_no_other_in_both_conventions():
     area = {}
     for label in (0, 1):
         model = autoencoder(parts, label, arm, Context(seed=0))
-        area[label] = areas(error_of(model, examples.inputs), examples.labels)
+        area[label] = auroc(error_of(model, examples.inputs), examples.labels)
     assert area[1] < 0.05
     assert area[0] > 0.95
 
@@ -351,16 +351,16 @@ def test_the_boltzmann_machine_learns_normal_examples():
     train, test = parts["train"], parts["test"]
     torch.manual_seed(0)
     machine = BoltzmannMachine(64, 50, "cpu")
-    untrained = areas(error_of(machine.reconstruct, test.inputs), test.labels)
+    untrained = auroc(error_of(machine.reconstruct, test.inputs), test.labels)
     assert machine.learn(train, arm, Context(seed=0)) == 60
     error = error_of(machine.reconstruct, test.inputs)
-    area = areas(error, test.labels)
+    area = auroc(error, test.labels)
     assert untrained < 0.6 < 0.95 < area
-    assert areas((-error).exp(), test.labels) == pytest.approx(1 - area, abs=1e-3)
+    assert auroc((-error).exp(), test.labels) == pytest.approx(1 - area, abs=1e-3)
     reference = BernoulliRBM(50, learning_rate=0.05, n_iter=30, random_state=0)
     reference.fit(train.inputs[train.labels == 0].numpy())
     likelihood = torch.from_numpy(reference.score_samples(test.inputs.numpy()))
-    assert areas(-likelihood, test.labels) > 0.55
+    assert auroc(-likelihood, test.labels) > 0.55
 
 
 def test_one_step_of_contrastive_divergence():
@@ -541,7 +541,7 @@ def test_a_network_learns_to_tell_digits_apart():
     test = trained.splits["test"]
     by_name, _ = look(trained.network, test, 250)
     length = {"length": by_name["length"]}
-    assert judged(length, test.labels.numpy())["auroc_length"] > 0.9
+    assert areas(length, test.labels.numpy())["auroc_length"] > 0.9
 
 
 # ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from capslib.lab.chapter import Chapter
 from capslib.lab.store import Store
 from capslib.networks.learned_routing import ConsensusCapsNet
 from capslib.papers.check import selects
+from capslib.papers.common import bytes_kept
 from capslib.papers.experiment import SCALES, Metric
 from capslib.papers.learned_routing import (
     CHECKS,
@@ -36,6 +38,8 @@ from capslib.routing import make_routing
 from capslib.routing.consensus import closed_form, kernel, similarity_routing
 from capslib.training import Context, Examples, seeded
 
+RECORDS = Store(Path(__file__).parents[2] / "results")
+"""The records of the book, wherever ``$CAPSLIB_RESULTS`` is."""
 ROUTINGS = ("connectionist", "similarity", "em", "dynamic")
 EACH_ROUTING = pytest.mark.parametrize("routing", ROUTINGS)
 EACH_DRAW = pytest.mark.parametrize("seed", range(5))
@@ -65,9 +69,9 @@ def arms(experiment: str, scale: str) -> dict:
 def test_the_network_has_the_parameters_of_table_1(routing):
     network = ConsensusCapsNet((1, 32, 32), routing=routing)
     parameters = sum(p.numel() for p in network.parameters())
-    assert parameters - network.of_routing() == 86_344
+    assert parameters - network.routing_parameters() == 86_344
     if routing == "connectionist":
-        assert network.of_routing() == 39_818
+        assert network.routing_parameters() == 39_818
         # pairs would have another count
         pairs = ConsensusCapsNet((2, 32, 32), routing=routing)
         assert sum(p.numel() for p in pairs.parameters()) - 39_818 == 87_944
@@ -410,7 +414,7 @@ def test_every_variant_differs_from_an_arm_of_its_scale_in_one_field(scale):
 
 def test_the_records_of_the_pilot_choose_the_rates_of_the_reduced_arms():
     errors: dict[str, dict[float, float]] = {}
-    for record in frames.select(Store().records("learned_routing"), "pilot", "cpu"):
+    for record in frames.select(RECORDS.records("learned_routing"), "pilot", "cpu"):
         name, _, rate = record.config["arm"].rpartition("/")
         error = record.metrics["held_out_error"].value
         errors.setdefault(name, {})[table3.RATES[rate]] = error
@@ -491,7 +495,7 @@ def test_a_record_of_the_errors_says_what_the_network_does(routing, tmp_path):
 def test_what_is_kept_for_the_gradient_counts_shared_storage_once():
     network = torch.nn.Sequential(torch.nn.Linear(100, 50, bias=False), torch.nn.Sigmoid())
     floats = 10 * 100 + 10 * 50
-    assert costs.kept_bytes(network, torch.zeros(10, 100)) == 4 * floats
+    assert bytes_kept(network, lambda: network(torch.zeros(10, 100))) == 4 * floats
 
 
 def test_a_step_of_the_lstm_is_recorded_as_no_slower_than_five_of_em_routing():
@@ -558,7 +562,7 @@ def test_variants_are_compared_with_table_3_seed_by_seed():
 
 
 def test_the_pilot_is_told_by_arm_and_by_its_share_of_the_steps():
-    rates = shown.rates(frames.select(Store().records("learned_routing"), "pilot", "cpu"))
+    rates = shown.rates(frames.select(RECORDS.records("learned_routing"), "pilot", "cpu"))
     assert len(rates) == 12
     for errors in rates.values():
         assert set(errors) == set(table3.RATES.values())

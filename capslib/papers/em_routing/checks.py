@@ -19,7 +19,7 @@ from capslib.papers.check import (
     at_the_end,
     difference,
 )
-from capslib.papers.em_routing.energy import SHAPES, SPREADS, arm_name
+from capslib.papers.em_routing.energy import ROUNDING, SHAPES, SPREADS, arm_name
 from capslib.papers.em_routing.table1 import COPY
 from capslib.papers.experiment import Metric
 
@@ -213,8 +213,8 @@ def accuracy(attack: str, network: str, epsilon: float, share: bool = False) -> 
 def least_accuracy(record: Measured) -> Metric:
     """Return the least accuracy of capsules under the gradient of the spread loss.
 
-    The paper trains with that. Accuracy under the gradient of the cross entropy is shown beside
-    it.
+    The paper trains with that. The chapter also shows ``least_fgsm_accuracy``, the least under
+    either loss, which in our records is that under the cross entropy.
     """
     return of_images(record, min(record.series["fgsm_spread_capsules"]))
 
@@ -228,6 +228,7 @@ LEAST_ACCURACY = Quantity(
     "least accuracy of the capsules, attacked by the gradient of their own loss",
     least_accuracy,
 )
+"""The loss has the paper's last margin, 0.9; that of our trainings ends near 0.98."""
 
 
 def attacked(metric: str | Quantity, op: Op, **options: Any) -> Check:
@@ -328,7 +329,7 @@ def energy_falls() -> Check:
         Select("free_energy", arm=tuple(names)),
         "largest_rise",
         "≤",
-        1e-9,
+        ROUNDING,
         test="tests/routing/test_free_energy.py::test_each_other_update_raises_a_form",
     )
 

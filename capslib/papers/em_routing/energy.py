@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from capslib.training import Context
 
 ROUNDING = 1e-9
-"""A larger rise, in nats, is not one of rounding."""
+"""Count a rise as real above this many nats."""
 
 
 ITERATIONS = 10

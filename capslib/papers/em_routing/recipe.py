@@ -26,9 +26,9 @@ Normalise = Literal["types+positions", "positions-per-type", "types-per-position
 ONE_TYPE: Normalise = "positions-per-type"
 MARGIN_STEPS, DECAY_STEPS = 400_000, 2_000_000
 """The steps of the release in which the margin grows, and the rate falls to a sixtieth."""
-RELEASED_EPOCHS = 132
+EPOCHS_OF_50000_STEPS = 132
 """Epochs of smallNORB with batches of 64 that make 50,160 steps."""
-AFTER_EPOCH = 5000
+WATCHED = 5000
 """Test images for the error after every epoch; the final error is that of all images."""
 
 
@@ -39,7 +39,8 @@ NETWORK_FIELDS = ("sizes", "routing", "iterations", "pose", "coordinates")
 class EMRecipe(Recipe):
     """A network on a data set.
 
-    Defaults are the paper's setting, as far as the paper, its release or its authors state it.
+    Defaults follow the paper, its release and its authors, as far as these state them.
+    Competition, the start of β and λ and the span of both schedules are ours.
     """
 
     data: DataName = "smallnorb"
@@ -184,12 +185,12 @@ class EMRecipe(Recipe):
         """
         if self.schedule == "run":
             return range(0)
-        return range(RELEASED_EPOCHS, self.epochs, RELEASED_EPOCHS)
+        return range(EPOCHS_OF_50000_STEPS, self.epochs, EPOCHS_OF_50000_STEPS)
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         """Return errors in percent: of some test images, or of all familiar and novel ones."""
         if self.factor is None:
-            return {"error_of_some": self.error(network, splits["test"].some(AFTER_EPOCH))}
+            return {"error_of_some": self.error(network, splits["test"].some(WATCHED))}
         return {view: self.error(network, splits[view]) for view in ("familiar", "novel")}
 
     def error_of_crops(self, network: nn.Module, examples: Examples) -> float:
@@ -224,8 +225,8 @@ class EMRecipe(Recipe):
 def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) -> float:
     """Return the margin of the spread loss when ``progress`` of the training is over.
 
-    ``progress`` runs from 0 to 1, or beyond where the release has fewer steps. "sigmoid" is the
-    release's 0.2 + 0.79·σ(step/50000 − 4) in a training of 400,000 steps.
+    ``progress`` exceeds 1 after the release's 400,000 steps. "sigmoid" is the release's
+    0.2 + 0.79·σ(step/50000 − 4) in a training of 400,000 steps.
     """
     if schedule == "fixed":
         return 0.9

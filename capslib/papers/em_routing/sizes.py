@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from capslib.training import Context
 
-BEST_BEFORE = 2.7e6
+CIRESAN_PARAMETERS = 2.7e6
 """The parameters of the best network on smallNORB before the paper (Cireşan et al. 2011)."""
 
 
@@ -41,7 +41,7 @@ def run(arm: Arm, context: Context) -> Outcome:
         size = number_of_parameters(network)
         layers = [network.capsules1, network.capsules2, network.classes]
         metrics = {
-            "ciresan_times": Metric(value=BEST_BEFORE / size, n=1, unit="ratio"),
+            "ciresan_times": Metric(value=CIRESAN_PARAMETERS / size, n=1, unit="ratio"),
             "beside_matrices_and_two_biases": Metric(
                 value=sum(map(surplus, layers)), n=len(layers), unit="count"
             ),

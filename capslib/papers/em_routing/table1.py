@@ -15,7 +15,7 @@ from capslib.config import Config
 from capslib.data.registry import SETS
 from capslib.papers.common import in_unit, outcome
 from capslib.papers.em_routing.recipe import (
-    RELEASED_EPOCHS,
+    EPOCHS_OF_50000_STEPS,
     SMALL,
     SMALLER,
     EMRecipe,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from capslib.recipes import Trained
     from capslib.training import Context, Examples
 
-BEST_BEFORE = 2.56
+CIRESAN_ERROR = 2.56
 """The test error, in percent, of the best network on smallNORB before the paper."""
 
 
@@ -69,7 +69,7 @@ def errors_of_crops(
     errors = {
         "multi_crop_error": several,
         "same_images_error": central,
-        "fewer_errors_than_2.56": 100 * (1 - several / BEST_BEFORE),
+        "fewer_errors_than_2.56": 100 * (1 - several / CIRESAN_ERROR),
     }
     gain = {"multi_crop_gain": central - several}
     return in_unit(errors, images, "percent") | in_unit(gain, images, "points")
@@ -212,7 +212,7 @@ MULTI_CROP = 24_300
 
 
 def competition(rule: str, normalise: str, iterations: Sequence[int]) -> dict[str, dict]:
-    """Return arms in which others compete for a child, with several numbers of iterations."""
+    """Return arms with this rule of competition, one for each number of iterations."""
     return {
         f"competition_{rule}/iterations_{number}": dict(normalise=normalise, iterations=number)
         for number in iterations
@@ -273,7 +273,7 @@ def small_networks() -> dict[str, dict[str, Any]]:
     small = dict(size="small", sizes=SMALL)
     for number in (3, 2, 1):
         networks[f"small/iterations_{number}"] = dict(**small, iterations=number)
-    for epochs in range(8 * RELEASED_EPOCHS, 0, -RELEASED_EPOCHS):
+    for epochs in range(8 * EPOCHS_OF_50000_STEPS, 0, -EPOCHS_OF_50000_STEPS):
         networks[f"small/as_released/{epochs}_epochs"] = dict(
             **small, preset="released", schedule="steps", standardise="crop", epochs=epochs
         )

@@ -43,7 +43,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     training: the released machine keeps its weights where they are not saved, so that its
     evaluation draws new ones.
     """
-    from capslib.papers.inequality_anomaly.scores import judged, thinned
+    from capslib.papers.inequality_anomaly.scores import areas, thinned
     from capslib.training import Examples, seeded
 
     splits, fingerprints = arm.recipe.splits(context)
@@ -63,7 +63,7 @@ def run(arm: Arm, context: Context) -> Outcome:
         score = wide if name in ("abc_usual", "nl_error") else (-wide).exp()
         scores[name] = score.numpy()
     metrics = in_unit({"nl_epochs": epochs, **detection.composition(flat)}, 1, "count")
-    metrics |= in_unit(judged(scores, labels), len(labels), "fraction")
+    metrics |= in_unit(areas(scores, labels), len(labels), "fraction")
     return Outcome(metrics=metrics, series=thinned(scores, labels), data=fingerprints)
 
 

@@ -251,7 +251,7 @@ def from_chance(record: Measured, score: str) -> float:
     return abs(record.metrics[f"auroc_{score}"].value - 0.5)
 
 
-def telling(record: Measured) -> Metric:
+def gini_separation(record: Measured) -> Metric:
     """Return how far from chance the anomaly capsule's Gini tells anomalies from normal inputs.
 
     Either way round counts.
@@ -280,7 +280,7 @@ def inverted(records: Sequence[Measured]) -> str:
 
 
 TELLS = Quantity(
-    "distance of Gini's AUROC from one half, either way round", telling, note=inverted
+    "distance of Gini's AUROC from one half, either way round", gini_separation, note=inverted
 )
 TELLS_MORE = Quantity(
     "distance from one half beyond the normal capsule's",

@@ -124,8 +124,8 @@ def repair_arms(scale: Scale) -> Iterator[Arm]:
 
 
 PARENTS_COMPETE = {"weight_std": 0.1}
-"""W starts smaller where couplings do not sum to one over the children: sums of so many votes
-would be as long at once as they get.
+"""Start W smaller where parents compete: sums of so many votes would reach full length at
+once.
 """
 ROUTED: dict[str, dict[str, Any]] = {
     "over_children": {},
@@ -143,7 +143,7 @@ def routing_arms(scale: Scale) -> Iterator[Arm]:
 
 
 def draw_arms(scale: Scale) -> Iterator[Arm]:
-    """Yield networks with other draws of the six outliers, which are the same at the start."""
+    """Yield networks that start alike and draw other outliers: six or seven, by digit."""
     draws = {f"draw_{draw}": {"draw": draw} for draw in range(2 if scale == "smoke" else 5)}
     few_outliers = network_arms(scale, ["mnist"], ["outliers"], [0.1], FEW_CLASSES)
     yield from variations(few_outliers, draws)
@@ -163,21 +163,22 @@ def run(arm: Arm, context: Context) -> Outcome:
 
     They are of the whole test set, in its own composition.
     """
-    from capslib.papers.inequality_anomaly.scores import judged, look, thinned
+    from capslib.papers.inequality_anomaly.scores import areas, look, thinned
 
     trained = train(arm.recipe, context.seed, context)
     test = trained.splits["test"]
     scores, spread = look(trained.network, test, arm.recipe.BATCH_OF_TEST)
     labels = test.labels.cpu().numpy()
-    metrics = in_unit(judged(scores, labels), len(labels), "fraction") | about(trained)
+    metrics = in_unit(areas(scores, labels), len(labels), "fraction")
+    metrics |= training_summary(trained)
     return outcome(trained, metrics, {**thinned(scores, labels), **spread}, ["stop_loss"])
 
 
-def about(trained: Trained) -> dict[str, Metric]:
+def training_summary(trained: Trained) -> dict[str, Metric]:
     """Return what was trained and tested on, for how long, and how much of the loss is left.
 
-    That is what the last epoch still had of the loss of the first steps. A network that still
-    had more than 0.6 of it has not learned; that floor was set before the runs.
+    ``loss_left`` is the last epoch's mean loss divided by that of the first twentieth. A
+    network with more than 0.6 has not learned; that floor was set before the runs.
     """
     history = trained.history
     counts: dict[str, float] = {**composition(trained.splits)}

@@ -135,7 +135,7 @@ def lorenz(x: Tensor) -> Tensor:
     return shares[:, torch.from_numpy(x.shape[1] * QUANTILES).round().long()]
 
 
-def judged(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
+def areas(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
     """Return AUROC and average precision of every score, anomalies being positive.
 
     Raise NotFinite for a score that is not a number.
@@ -143,7 +143,7 @@ def judged(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, fl
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     largest = np.finfo(np.float64).max
-    areas = {}
+    by_metric = {}
     for name, score in scores.items():
         number = np.isnan(score).sum()
         if number:
@@ -151,9 +151,9 @@ def judged(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, fl
                 f"the score {name} is not a number for {number} of {len(score)} test examples"
             )
         score = score.clip(-largest, largest)  # infinite ones are ranked, too
-        areas[f"auroc_{name}"] = float(roc_auc_score(labels, score))
-        areas[f"ap_{name}"] = float(average_precision_score(labels, score))
-    return areas
+        by_metric[f"auroc_{name}"] = float(roc_auc_score(labels, score))
+        by_metric[f"ap_{name}"] = float(average_precision_score(labels, score))
+    return by_metric
 
 
 def thinned(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, list[float]]:

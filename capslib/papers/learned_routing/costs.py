@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import in_unit, number_of_parameters
+from capslib.papers.common import bytes_kept, in_unit, number_of_parameters
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe
 from capslib.recipes import flops, new_network
@@ -33,11 +34,10 @@ class CostsOptions(Config):
 def run(arm: Arm, context: Context) -> Outcome:
     """Measure parameters, FLOPs, what autograd keeps of an image, and the time of a step.
 
-    FLOPs are those of products and convolutions. Bytes are counted by the definition, which
-    keeps all, on a small batch, and by the fast path with a whole one, of which it computes a
-    part again; each tensor once. Times are ratios to those of the same network with EM routing:
-    both on the fast path, and both on the path of a training, where all but the LSTM are
-    compiled.
+    FLOPs are those of products and convolutions. Count saved bytes on two paths: eager with 8
+    images, fast with a whole batch. Shared storage counts once. Times are ratios to those of
+    the same network with EM routing: both on the fast path, and both on the path of a training,
+    where all but the LSTM are compiled.
     """
     import torch
 
@@ -52,7 +52,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     network = new_network(recipe, shape, context.seed)
     em_network = new_network(em_recipe, shape, context.seed)
     parameters = number_of_parameters(network)
-    parameters_of_routing = network.of_routing()
+    parameters_of_routing = network.routing_parameters()
     counts = {
         "parameters": parameters,
         "parameters_of_routing": parameters_of_routing,
@@ -65,7 +65,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     images = torch.randn(n, *shape, generator=generator)
     for path, batch in (("eager", images[:KEPT_IMAGES]), ("fast", images)):
         use_path(network, path)
-        size = kept_bytes(network, batch) / len(batch)
+        size = bytes_kept(network, functools.partial(network, batch)) / len(batch)
         metrics[f"bytes_{path}"] = Metric(value=size, n=len(batch), unit="bytes of an image")
     paths = {"times_em": "fast", "times_em_in_training": path_of(recipe.steps)}
     for name, path in paths.items():
@@ -76,30 +76,6 @@ def run(arm: Arm, context: Context) -> Outcome:
     # on the path of a training, which was measured last
     metrics["seconds_of_a_step"] = Metric(value=duration, n=n, unit="seconds of one core")
     return Outcome(metrics=metrics, parameters=parameters, routing_path=routing_path)
-
-
-def kept_bytes(network: nn.Module, images: Tensor) -> int:
-    """Return the bytes that the forward pass keeps for the gradient, besides parameters.
-
-    Storage that tensors share counts once.
-    """
-    import torch
-
-    parameters = {p.untyped_storage().data_ptr() for p in network.parameters()}
-    sizes = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    def unpack(tensor: Tensor) -> Tensor:
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        output = network(images)
-    del output
-    return sum(size for address, size in sizes.items() if address not in parameters)
 
 
 def least_seconds(network: nn.Module, rival: nn.Module, images: Tensor) -> tuple[float, float]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capslib.data import DataSplit
     from capslib.training import Examples
 
-AFTER_EPOCH = 2000
+WATCHED = 2000
 """Test images for the error after every epoch; the final error is that of all images."""
 
 
@@ -187,7 +187,7 @@ class ConsensusRecipe(Recipe):
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         """Return the error on some test images, in percent."""
-        return {"error_of_some": self.error(network, splits["test"].some(AFTER_EPOCH))}
+        return {"error_of_some": self.error(network, splits["test"].some(WATCHED))}
 
 
 def margin_at(progress: float) -> float:

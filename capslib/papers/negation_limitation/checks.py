@@ -154,7 +154,7 @@ def ahead(*arms: Select) -> Check:
 
 
 def start_of_learning(record: Measured) -> Metric:
-    """Return the share of the run after which the accuracy of a batch reaches 20 %."""
+    """Return the share of the run after which the mean accuracy of 20 batches exceeds 20 %."""
     steps = record.metrics["steps_to_20_percent"]
     share = steps.value / record.series["steps"][-1]
     return Metric(value=share, n=steps.n, unit="share of the run")

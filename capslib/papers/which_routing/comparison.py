@@ -1,11 +1,12 @@
 """Which routing should I use? Every routing, and two yardsticks, under one protocol.
 
-The protocol was fixed before any run at cpu scale. Rehearsals of at most 1,000 steps had shown
-two networks under attack: ε was larger then, and left hardly a smallNORB image right.
+The protocol was fixed before any run at cpu scale. We lowered ε after rehearsals in which
+hardly a smallNORB image survived.
 
 * *Networks.* One small CapsNet without a decoder (``ComparisonRecipe``), with each entry of
   ``ROUTINGS`` by its name and defaults; the same with uniform couplings, which is one iteration
-  of dynamic routing; and a CNN with as many parameters. All start from the first batch.
+  of dynamic routing; and a CNN with as many parameters. Routings that need it start from the
+  first batch.
 * *Data.* MNIST, Fashion-MNIST, and smallNORB resized to 32 × 32, each image standardised.
   5,000 training images are held out, of smallNORB one instance of each class. Test images are
   for reporting alone.
@@ -41,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from pydantic import Field
 
 from capslib.config import Config
-from capslib.papers.common import cross_entropy, in_unit, outcome
+from capslib.papers.common import bytes_kept, cross_entropy, in_unit, outcome
 from capslib.papers.experiment import SEEDS, Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.which_routing.recipe import ComparisonRecipe
 from capslib.recipes import Trained, train
@@ -424,25 +425,10 @@ def seconds_of_steps(
 
 def bytes_for_gradient(recipe: ComparisonRecipe, network: nn.Module, batch: Examples) -> int:
     """Return the bytes that a forward pass of training keeps, without the parameters."""
-    from torch.autograd.graph import saved_tensors_hooks
-
     copied = copy.deepcopy(network).train()
-    parameters = {p.untyped_storage().data_ptr() for p in copied.parameters()}
-    storages: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
     objective = recipe.objective(batch.inputs.device)
     seen = batch._replace(inputs=recipe.seen(batch.inputs))
-    with saved_tensors_hooks(note, lambda tensor: tensor):
-        terms = objective(copied, seen)  # holds the storages until all are counted
-    total = sum(storages.values())
-    del terms
-    return total
+    return bytes_kept(copied, lambda: objective(copied, seen))
 
 
 # -------------------------------------------------------------------------------- choice
