@@ -45,9 +45,9 @@ SECONDS = 1.0
 def main() -> None:
     """Measure every case on every path. A case is compared with its first path."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", type=device_name)
     parser.add_argument("--threads", type=int, help="threads of the CPU; default: all")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="cases whose name or routing contains this")
     parser.add_argument(
         "--public",
         type=Path,
@@ -80,13 +80,13 @@ def main() -> None:
     except UserError as error:
         parser.error(str(error))
     names = [case.name for cases in CASES.values() for case in cases]
-    if not any(options.only in name for name in names):
-        parser.error(f"no case is called {options.only!r}: {', '.join(names)}")
+    if not any(is_called(case, options.only) for cases in CASES.values() for case in cases):
+        parser.error(f"no case or routing is called {options.only!r}: {', '.join(names)}")
     rates = _in_a_process("rates", 0, "-", options)
     rows = []
     for kind, cases in CASES.items():
         for number, case in enumerate(cases):
-            if options.only in case.name:
+            if is_called(case, options.only):
                 paths = paths_of(kind, case, cloned)
                 rows += _measure_paths(kind, number, case, paths, options)
     for name, rate in _in_a_process("rates", 0, "-", options).items():
@@ -106,6 +106,18 @@ def main() -> None:
         folder = RESULTS
     if folder is not None:
         print(f"written to {_write(rows, rates, options, folder)}")
+
+
+def device_name(text: str) -> str:
+    """Return the name of a device that can be timed: ``cpu``, ``cuda``, ``cuda:1``."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be timed: choose cpu or cuda")
+    return text
+
+
+def is_called(case: Case, text: str) -> bool:
+    """Say whether a text is in the name of a case, or in that of its routing."""
+    return text in case.name or text in getattr(case, "routing", "")
 
 
 def paths_of(kind: str, case: Case, cloned: Sequence[Implementation]) -> list[str]:
@@ -130,12 +142,12 @@ def _measure_paths(
             "name": case.name,
             "path": path,
             "milliseconds": round(1e3 * cost["seconds"], 2),
-            "peak_mib": round(cost["bytes"] / 2**20, 1),
+            "peak_mib": None if cost["bytes"] is None else round(cost["bytes"] / 2**20, 1),
             "faster": round(first["seconds"] / cost["seconds"], 2),
             "agrees": cost.get("agrees"),
             "difference": cost.get("difference"),
         }
-        cells = [f"{value!s:>10}" for value in row.values()]
+        cells = [f"{'' if value is None else str(value):>10}" for value in row.values()]
         cells[1] = f"{case.name:<36}"
         print("  ".join(cells), flush=True)
         rows.append(row)
@@ -147,7 +159,8 @@ def add_limits(
 ) -> None:
     """Compare each row of a layer with the layer's roofline.
 
-    Layers with products of matrices have none, nor steps, nor routings without textbook form.
+    Skip shared layers, training steps, and routings without a textbook form: they have no
+    limit.
     """
     from benchmarks.cases import TEXTBOOK, limit
 
@@ -190,7 +203,8 @@ def measure(
     """Return the seconds and peak bytes of one case, or the rates of the machine.
 
     ``kind`` is one of the cases', or ``rates``. A ``path`` can be a repository with a clone in
-    the folder ``public``; then its ``Agreement`` with capslib is there, too.
+    the folder ``public``; then its ``Agreement`` with capslib is there, too. Bytes that cannot
+    be measured are None.
     """
     import torch
 
@@ -228,8 +242,11 @@ def _timed(function: Callable[[], object], device: str) -> float:
     return time.perf_counter() - start
 
 
-def _peak(step: Callable[[], object], device: str) -> int:
-    """Return the most bytes that one step holds beyond those held before it."""
+def _peak(step: Callable[[], object], device: str) -> int | None:
+    """Return the most bytes that one step holds beyond those held before it.
+
+    Return None for a CPU outside Linux: only there can they be measured.
+    """
     import torch
 
     if device.startswith("cuda"):
@@ -237,12 +254,12 @@ def _peak(step: Callable[[], object], device: str) -> int:
         base = torch.cuda.memory_allocated(device)
         step()
         return torch.cuda.max_memory_allocated(device) - base
+    if sys.platform != "linux":
+        return None
     import psutil
 
     from capslib.lab.memory import PeakMemory
 
-    if sys.platform != "linux":
-        return 0
     # memory that the allocator kept from earlier steps would hide this one's
     ctypes.CDLL(None).malloc_trim(0)
     base = psutil.Process().memory_info().rss

@@ -40,7 +40,6 @@ class Implementation:
 
     repository: str  # owner/name on GitHub
     commit: str  # at which it was tried
-    licence: str
     file: str  # which is imported
     case: str
     adapter: Adapter
@@ -212,48 +211,43 @@ def adambielski_network(module: ModuleType, case: StepCase, device: str) -> nn.M
     return LengthsAsActivations(module.CapsNet(2))
 
 
-CLASSES, WINDOWS, NETWORK = (case.name for case in SHARED)
+CLASS_CASE, EM_CASE, STEP_CASE = (case.name for case in SHARED)
 BIELSKI = dict(
     repository="adambielski/CapsNet-pytorch",
     commit="bee0cbee5bb8b30399e75c751d3085c2f261dea3",
-    licence="BSD-3-Clause",
     file="net.py",
 )
 IMPLEMENTATIONS = (
-    Implementation(**BIELSKI, case=CLASSES, adapter=adambielski_layer, agrees="gradient"),
+    Implementation(**BIELSKI, case=CLASS_CASE, adapter=adambielski_layer, agrees="gradient"),
     Implementation(
         repository="danielhavir/capsule-network",
         commit="1c37c2f10d3485672fd609748502a45d40e54bd7",
-        licence="MIT",
         file="capsules.py",
-        case=CLASSES,
+        case=CLASS_CASE,
         adapter=danielhavir_layer,
         agrees="output",
     ),
     Implementation(
         repository="jindongwang/Pytorch-CapsuleNet",
         commit="c5031b719dcd2e67bbc6ed4d1557af4362c1d9d0",
-        licence="MIT",
         file="capsnet.py",
-        case=CLASSES,
+        case=CLASS_CASE,
         adapter=jindongwang_layer,
     ),
     Implementation(
         repository="apple/ml-capsules-inverted-attention-routing",
         commit="53899ae5b75b576a693a1bd79a2173ac3f1cdf1d",
-        licence="Apple's own",
         file="src/layers.py",
-        case=CLASSES,
+        case=CLASS_CASE,
         adapter=apple_layer,
     ),
     Implementation(
         repository="glassroom/heinsen_routing",
         commit="ac07d8878c1404156c780f3abc3ec65c820d6650",
-        licence="MIT",
         file="heinsen_routing/heinsen_routing.py",
-        case=WINDOWS,
+        case=EM_CASE,
         adapter=glassroom_layer,
         agrees="gradient",
     ),
-    Implementation(**BIELSKI, case=NETWORK, adapter=adambielski_network),
+    Implementation(**BIELSKI, case=STEP_CASE, adapter=adambielski_network),
 )

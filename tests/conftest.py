@@ -33,10 +33,8 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def gradients() -> None:
-    """Draw the same numbers in every test, alone or in any company, and name the test that
-    leaves gradients switched off, rather than the ones that fail after it.
-    """
+def fresh_torch_state() -> None:
+    """Seed torch before each test; fail the test that leaves gradients off."""
     import torch
 
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ import re
 import unittest
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -73,6 +74,13 @@ def make_record(trial: Trial, **changes: object) -> Record:
         exit="ok",
     )
     return Record(**{**fields, **changes})
+
+
+class Harm:
+    """What a pickle would run that comes from somebody else."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("harm"),)
 
 
 class RecordedDisplay(batch.Display):

@@ -40,18 +40,27 @@ def test_arithmetic_counts_elements_and_moving_data_is_free():
     assert counted(lambda: a.t().reshape(12).contiguous()) == 0
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "dynamic_over_children", "em"])
+OPTIONS = {
+    "em": {"beta_std": 0.0},
+    # the constants of the paper's text in the place of those of its code
+    "em_vector": {"beta_std": 0.0, "spread": "deviation", "variance_offset": 0.0},
+}
+"""Under these options a routing is the one that its textbook form computes."""
+
+
+@pytest.mark.parametrize("routing", cases.TEXTBOOK)
 def test_a_textbook_form_computes_what_the_definition_does(routing):
     votes, activation = torch.randn(2, 6, 3, 4).double(), torch.rand(2, 6).double()
     betas = torch.zeros(2, 3).double()
-    options = {"beta_std": 0.0} if routing == "em" else {}
-    expected = make_routing(routing, 3, 4, **options).double()(votes, activation)
+    module = make_routing(routing, 3, 4, **OPTIONS.get(routing, {})).double()
+    expected = module(votes, activation)
     result = cases.TEXTBOOK[routing](votes, activation, betas)
     torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_every_registered_routing_is_measured():
-    assert {layer.routing for layer in cases.LAYERS} >= set(ROUTINGS)
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_registered_routing_is_measured(routing):
+    assert routing in {layer.routing for layer in cases.LAYERS}
 
 
 @pytest.mark.parametrize("routing", ["dynamic", "dynamic_over_children", "em", "em_vector"])
@@ -75,6 +84,33 @@ def test_each_layer_is_compared_with_its_limit_and_a_step_with_none():
     add_limits(rows, {"x": layer}, RATES)
     assert (rows[0]["times_limit"], rows[0]["bound_by"]) == (3.0, bound)
     assert "times_limit" not in rows[1]
+
+
+def test_a_case_is_called_by_its_name_or_by_the_registrys_name_of_its_routing():
+    layer = cases.RoutingCase("EM of vectors", "em_vector", (2, 24, 5, 16))
+    assert measuring.is_called(layer, "of vec")
+    assert measuring.is_called(layer, "em_vector")
+    assert not measuring.is_called(layer, "similarity")
+    assert not measuring.is_called(cases.STEPS[0], "em_vector"), "a step has no routing"
+
+
+def test_a_device_that_cannot_be_timed_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(measuring.sys, "argv", ["benchmarks", "--device", "mps"])
+    with pytest.raises(SystemExit):
+        measuring.main()
+    assert "'mps' cannot be timed: choose cpu or cuda" in capsys.readouterr().err
+
+
+def test_memory_that_cannot_be_measured_is_left_empty(monkeypatch, tmp_path, capsys):
+    cost = {"seconds": 0.5, "bytes": None}
+    monkeypatch.setattr(measuring, "_in_a_process", lambda *_: cost)
+    layer = cases.RoutingCase("x", "dynamic", (2, 24, 5, 16))
+    rows = measuring._measure_paths("layer", 0, layer, ["fast"], None)
+    assert "None" not in capsys.readouterr().out
+    path = measuring.write_table(rows, measuring.COLUMNS, "a machine", tmp_path)
+    assert "layer,x,fast,500.0,,1.0," in path.read_text(encoding="utf-8")
+    monkeypatch.setattr(measuring.sys, "platform", "darwin")
+    assert measuring._peak(lambda: None, "cpu") is None
 
 
 # ------------------------------------------------------------------------ public repositories
@@ -112,7 +148,6 @@ def twice_the_mean(module, case, device):
 MEAN = public.Implementation(
     repository="somebody/means",
     commit="a" * 40,
-    licence="MIT",
     file="code/layers.py",
     case=LAYER.name,
     adapter=mean_layer,
@@ -205,7 +240,7 @@ def test_a_step_of_a_network_from_elsewhere_trains_it():
 def test_every_main_network_of_the_card_is_an_arm_at_paper_scale():
     sizes = {name: card.recipe_of(name).batch_size for name in card.MAIN_NETWORKS}
     assert min(sizes.values()) > 0
-    assert {paper for paper, *_ in card.MAIN_NETWORKS.values()} == set(STEMS)
+    assert {paper for paper, *_ in card.MAIN_NETWORKS.values()} <= set(STEMS)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

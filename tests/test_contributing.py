@@ -72,6 +72,12 @@ def test_the_example_of_a_routing_passes_what_a_routing_has_to_pass(copy):
     line = '        "demo": "capslib.routing.demo:SoftKMeans",\n'
     text = f'{first}    "routing",\n    {{\n{line}{last}'
     registry.write_text(text, encoding="utf-8")
+    measured = copy / "benchmarks" / "cases.py"
+    first, last = measured.read_text(encoding="utf-8").split('\n)\n"""Each registered routing')
+    (case,) = re.findall(r"Add `(RoutingCase\(.*?\))` to", CONTRIBUTING)
+    line = case.replace("NAME", "demo")
+    text = f'{first}\n    {line},\n)\n"""Each registered routing{last}'
+    measured.write_text(text, encoding="utf-8")
     tests, run = commands("Add a routing", NAME="demo")
     assert " passed" in call(tests, copy)
     call(run.replace("/tmp/", f"{copy.parent}/"), copy)

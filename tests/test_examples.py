@@ -14,7 +14,7 @@ import capslib
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(capslib.__path__, "capslib.")
-    if not module.name.startswith("capslib.lab") and module.name != "capslib.__main__"
+    if module.name != "capslib.__main__"
 ]
 FACE = {
     "capslib.routing": [

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import notified
+from helpers import Harm, notified
 from torch import Tensor, nn
 
 from capslib import training
@@ -474,13 +474,6 @@ def put_a_pipe(path: Path) -> None:
 def put_a_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
-
-
-class Harm:
-    """What a pickle would run that comes from somebody else."""
-
-    def __reduce__(self):
-        return Path.touch, (Path("harm"),)
 
 
 NO_NUMBER = torch.tensor([math.nan])

@@ -228,10 +228,10 @@ for (const root of document.querySelectorAll(".digits")) {
   form.addEventListener("reset", () => setTimeout(() => apply(true)));
   form.addEventListener("submit", (event) => event.preventDefault());
 
-  /* A column's name sorts by it: numbers as numbers, verdicts in the order of their weight. */
+  /* A column's name sorts by it: numbers as numbers, what has none last, verdicts in the order of their weight. */
   const keys = [
     ({ row }) => row.querySelector(".claim-id").textContent,
-    ...[1, 2].map((column) => ({ row }) => parseFloat(row.cells[column].textContent.replace("−", "-"))),
+    ...["theirs", "ours"].map((whose) => ({ row }) => parseFloat(row.dataset[whose])),
     ({ place }) => place,
   ];
   const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
@@ -250,12 +250,12 @@ for (const root of document.querySelectorAll(".digits")) {
     });
   });
 
-  /* A link to a row that the filter hides shows all rows. */
+  /* A link to a row that the filter hides shows all rows. The filter that was chosen is still kept, and so is the address. */
   function reveal() {
     const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!row) return;
     if (row.hidden) {
-      form.reset();
+      for (const name of [...menus, "text"]) form.elements[name].value = "";  // a reset would be remembered
       apply(false);
     }
     const why = row.querySelector("details");

@@ -53,6 +53,7 @@ class Traffic(TorchDispatchMode):
 def bytes_of(tensor: Tensor) -> int:
     """Return the bytes of memory that a tensor stands for; an expanded one repeats its own.
 
+    >>> import torch
     >>> bytes_of(torch.zeros(3, 1)), bytes_of(torch.zeros(3, 1).expand(3, 100))
     (12, 12)
     """

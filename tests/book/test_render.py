@@ -174,6 +174,13 @@ def test_totals_keep_the_weights_of_verdicts_apart(verdict):
     assert set(GROUPS) > {CAPSULES, REDUCED}
 
 
+def test_a_row_has_the_values_without_their_units(verdict, nothing):
+    for ours, text in ((-1234.5, "-1234.5"), (0.0, "0.0"), (None, "")):
+        shown = row(replace(verdict, ours=ours), nothing)
+        assert shown["data-theirs"] == str(CLAIM.value)
+        assert shown["data-ours"] == text
+
+
 def test_comparisons_count_each_interval_and_each_run_once():
     def verdict(status, *keys):
         between = {"ours": 0.5, "interval": (0.4, 0.6), "records": keys, "scale": "cpu"}
@@ -181,8 +188,9 @@ def test_comparisons_count_each_interval_and_each_run_once():
 
     part, second = verdict("same order", "a", "b"), verdict("undecided", "b", "c")
     count = Verdict(CLAIM, "undecided", "", parts=(part, second), scale="cpu")
+    open_elsewhere = verdict("undecided", "a", "b")
     verdicts = [part, count, verdict("measured", "d"), Verdict(CLAIM, "waiting", "")]
-    text = render.comparisons(verdicts)
+    text = render.comparisons([*verdicts, open_elsewhere])
     assert text.startswith("3 of them carry 2 comparisons; 1 is decided. About one")
     assert render.comparisons([]) == "No run is compared with anything yet."
 
@@ -244,6 +252,11 @@ def test_a_table_has_a_group_for_each_case_and_a_limit_for_routings_only():
     )
     assert (head, case) == (["path", "ms", "speed, first = 1", "peak MiB"], ["a layer"])
     assert len(row) == 4
+
+
+def test_memory_that_was_not_measured_is_a_dash():
+    *_, row = cells(machine("benchmarks", [BENCHMARK | {"peak_mib": ""}]))
+    assert row == ["fast", "150", "2.0 ×", "–", "9.5"]
 
 
 PUBLIC = BENCHMARK | {"kind": "shared", "path": "owner/name", "times_limit": "", "gflop": ""}
@@ -395,7 +408,7 @@ def test_tests_are_found(repository):
     file = "tests/test_mod.py"
     assert sources.find_test(repository, f"{file}::TestC::test_m[float64]").line == 2
     check = sources.find_test(repository, f"{file}::holds")
-    assert "holds" in check.text, "a check of a suite that a test runs"
+    assert check.line == 11, "a check of a suite that a test runs"
     for name in (f"{file}::TestC::test_n", f"{file}::helper", "tests/gone.py::test_m", file):
         with pytest.raises(sources.SourceNotFound):
             sources.find_test(repository, name)

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 from capsbook import evidence, roles, rounding
-from capsbook.roles import MISSING as GAP
 from docutils import nodes
 from docutils.utils import new_document
 
 from capslib.errors import UserError
 from capslib.lab.ledger import ledger
+from capslib.papers import PAPERS
 
 NBSP = "\N{NO-BREAK SPACE}"
 ARM = "sign@paper:dynamic/bias"
@@ -63,7 +63,7 @@ TEXTS = {
     f"{{interval}}`negation_limitation/{ACCURACY}`": "[99.7, 99.7]",
     f"{{measured}}`{ARM} - dynamic/bias:train_accuracy`": f"0{NBSP}points",
     "{count}`claims`": str(len(ledger())),
-    "{count}`papers`": "5",
+    "{count}`papers`": str(len(PAPERS)),
     "{answer}`which_routing`": "Open: the networks are still training.",
     "{leading}`turned by 30 degrees`": MISSING,
     "{ours}`EM-W-8`": MISSING,
@@ -102,7 +102,7 @@ def test_an_alt_text_leaves_out_a_sentence_without_a_number(book):
 def test_only_the_sentence_without_a_number_is_left_out_where_each_has_a_line():
     paragraph = nodes.paragraph()
     for text in ("First.", "\n", "It has ", None, ", ours.", "\n", "Last."):
-        gap = nodes.inline(text="?", classes=[GAP])
+        gap = nodes.inline(text="?", classes=[roles.MISSING_CLASS])
         paragraph += gap if text is None else nodes.Text(text)
     page = new_document("page")
     page += paragraph

@@ -77,7 +77,7 @@ def test_directives_and_roles_become_plain_markdown(book):
     number = "99.70\N{NO-BREAK SPACE}%"
     for text in (
         "](https://github.com/peerdavid/",
-        "See votes, **NEG-W-1** (waiting), 5,\n",
+        f"See votes, **NEG-W-1** (waiting), {len(PAPERS)},\n",
         f"{number} and not run yet ([Peer et al., 2021](https://doi.org/",
         "$$\na = b\n$$",
         "$$\nc = d \\tag{1}\n$$",
@@ -149,7 +149,15 @@ def test_the_hash_of_a_package_does_not_ask_how_lines_end(tmp_path):
     for folder, ending in (("linux", b"\n"), ("windows", b"\r\n")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.py").write_bytes(b"a = 1" + ending)
+        (tmp_path / folder / "a.csv").write_bytes(b"id,value" + ending)
     assert travel.digest(tmp_path / "windows") == travel.digest(tmp_path / "linux")
+
+
+def test_the_hash_of_a_package_tells_of_its_ledger(tmp_path):
+    (tmp_path / "a.csv").write_text("id,value\nA,1\n", encoding="utf-8")
+    before = travel.digest(tmp_path)
+    (tmp_path / "a.csv").write_text("id,value\nA,2\n", encoding="utf-8")
+    assert travel.digest(tmp_path) != before
 
 
 def without_network(code: str, stem: str, folder: Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pooch
 import pytest
+from helpers import Harm
 from sklearn.datasets import load_digits
 from writers import write_part
 
@@ -276,13 +277,6 @@ def without_images(folder):
     path = folder / IMAGES
     path.unlink()
     return path
-
-
-class Harm:
-    """What a pickle would run that comes from somebody else."""
-
-    def __reduce__(self):
-        return Path.touch, (Path("harm"),)
 
 
 DAMAGES = {}

@@ -236,6 +236,9 @@ def test_records_side_by_side_tell_how_many_a_card_takes(ran):
         times = {"started": started, "finished": started + timedelta(seconds=60)}
         spans.append(first.model_copy(update=times))
     assert overlap(spans) == pytest.approx(5 * 60 / (90 + 60))
+    environment = first.environment.model_copy(update={"device": "H200"})
+    elsewhere = [span.model_copy(update={"environment": environment}) for span in spans]
+    assert overlap(spans + elsewhere) == overlap(spans), "they share no card"
     assert overlap([]) == 1
 
 
@@ -267,11 +270,12 @@ def committed(stem: str) -> Iterable[Record]:
 
 
 def test_the_networks_that_a_card_measured_lie_within_two_of_their_count():
-    """120 of them, up to ten side by side: their time is what the card gave to each."""
-    (row,) = Experience(committed("inequality_anomaly"), "cuda").comparisons()
-    assert row.records == 120
-    assert row.basis == BY_WORK
-    assert row.within_two
+    """Up to ten ran side by side: their time is what the card gave to each."""
+    rows = list(Experience(committed("inequality_anomaly"), "cuda").comparisons())
+    assert rows
+    for row in rows:
+        assert row.basis == BY_WORK
+        assert row.within_two
 
 
 @pytest.mark.parametrize("stem", ["em_routing", "sparse_unsupervised"])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from capslib.layers import squash
 from capslib.networks.negation_limitation import CapsuleStack, DeepCapsNet, SignNetwork
+from capslib.papers.common import number_of_parameters
 
 SMALL = dict(
     filters=8, kernel=3, primary_types=2, primary_kernel=3, hidden=(4, 6), decoder=(10, 12)
@@ -30,10 +31,6 @@ def capsule_parameters(sizes, routing: str, bias: float | None) -> int:
     return count
 
 
-def parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
 @ROUTINGS
 @BIAS
 def test_shapes_and_parameters_of_a_small_capsnet(routing, bias):
@@ -42,7 +39,7 @@ def test_shapes_and_parameters_of_a_small_capsnet(routing, bias):
     count = (3 * 9 + 1) * 8 + (8 * 9 + 1) * 16  # to 6 × 6 maps, then to 2 × 2
     count += capsule_parameters([(8, 8), (4, 6), (4, 6), (5, 16)], routing, bias)
     count += (80 + 1) * 10 + (10 + 1) * 12 + (12 + 1) * 192
-    assert parameters(network) == count
+    assert number_of_parameters(network) == count
     pose, activation, reconstruction = network(torch.randn(2, 3, 8, 8))
     assert pose.shape == (2, 5, 16)
     torch.testing.assert_close(activation, pose.norm(dim=-1))
@@ -56,7 +53,7 @@ def test_parameters_at_the_papers_size():
     count = (81 + 1) * 256 + (256 * 81 + 1) * 256
     count += capsule_parameters([(1152, 8), (16, 12), (10, 16)], "dynamic", 0.1)
     count += (160 + 1) * 512 + (512 + 1) * 1024 + (1024 + 1) * 784
-    assert parameters(network) == count
+    assert number_of_parameters(network) == count
 
 
 @ROUTINGS
@@ -65,7 +62,7 @@ def test_the_sign_network(routing, bias):
     network = SignNetwork(20, routing=routing, bias=bias)
     assert network(torch.randn(7)).shape == (7, 2)
     sizes = [(1, 1), (20, 1), (2, 1)]
-    assert parameters(network) == capsule_parameters(sizes, routing, bias)
+    assert number_of_parameters(network) == capsule_parameters(sizes, routing, bias)
 
 
 @ROUTINGS

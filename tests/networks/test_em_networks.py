@@ -10,13 +10,10 @@ from torch import Tensor, nn
 
 from capslib.losses import spread_loss
 from capslib.networks.em_routing import BaselineCNN, MatrixCapsNet
+from capslib.papers.common import number_of_parameters
 from capslib.routing import start_on_first_batch
 
 SIZES = A, B, C, D = (6, 3, 4, 5)
-
-
-def parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def small(shape: tuple[int, int, int] = (2, 24, 24), **options) -> MatrixCapsNet:
@@ -34,7 +31,7 @@ def test_parameters_of_the_network_for_cifar10():
     """
     with torch.device("meta"):
         network = MatrixCapsNet((3, 24, 24), 10, (256, 32, 32, 32))
-    assert parameters(network) == 19_456 + 139_264 + 2 * 147_520 + 5_140
+    assert number_of_parameters(network) == 19_456 + 139_264 + 2 * 147_520 + 5_140
 
 
 @pytest.mark.parametrize(("pose", "matrix"), [("matrix", 16), ("vector", 256)])
@@ -44,9 +41,9 @@ def test_parameters_of_a_small_network(pose, matrix):
     count += 9 * B * C * matrix + 2 * C
     count += 9 * C * D * matrix + 2 * D
     count += D * 5 * matrix + 2 * 5
-    assert parameters(small(pose=pose)) == count
+    assert number_of_parameters(small(pose=pose)) == count
     options = {"coordinates": False, "mixing": True, "preset": "released"}
-    assert parameters(small(pose=pose, **options)) == count
+    assert number_of_parameters(small(pose=pose, **options)) == count
 
 
 def test_the_cnn_has_the_papers_form_and_drops_units_in_training_only():
@@ -54,7 +51,7 @@ def test_the_cnn_has_the_papers_form_and_drops_units_in_training_only():
     maps = 6 * 5 * 5  # 21 → 10 → 5
     count = (3 * 25 + 1) * 4 + (4 * 25 + 1) * 6
     count += (maps + 1) * 8 + (8 + 1) * 7
-    assert parameters(cnn) == count
+    assert number_of_parameters(cnn) == count
     x = torch.randn(4, 3, 21, 23)
     assert not torch.equal(cnn(x).activation, cnn(x).activation)
     assert torch.equal(cnn.eval()(x).activation, cnn(x).activation)

@@ -1,4 +1,4 @@
-"""What PyTorch does with modules works on every network: export, casts, vmap, inference."""
+"""What PyTorch does with modules works on every network of images: export, vmap, inference."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ SHAPE = (1, 20, 20)
 SMALL = dict(filters=4, kernel=5, primary_types=2)
 SIZES = (4, 2, 3, 3)
 OPTIONS = {
+    "capsnet": dict(decoder=(6, 7), **SMALL),
     "matrix_capsnet": dict(sizes=SIZES, normalise="released", iterations=2),
     "cnn": dict(sizes=(2, 3, 4)),
     "deep_capsnet": dict(depth=3, primary_kernel=5, **SMALL),
@@ -36,10 +37,14 @@ class Activations(nn.Module):
         return self.network(images).activation
 
 
-@pytest.fixture(params=OPTIONS)
+NO_IMAGES = ("sign",)
+"""Networks that take single numbers."""
+
+
+@pytest.fixture(params=[name for name in NETWORKS if name not in NO_IMAGES])
 def network(request) -> nn.Module:
     make = NETWORKS[request.param]
-    return Activations(make(SHAPE, **OPTIONS[request.param])).eval()
+    return Activations(make(SHAPE, **OPTIONS.get(request.param, {}))).eval()
 
 
 @pytest.mark.filterwarnings("ignore")  # of the tracer, which is on its way out

@@ -83,7 +83,8 @@ def configure(app: Sphinx, config: Config) -> None:
     """
     source = Path(app.srcdir)
     if config.html_static_path:
-        config.capsbook_style = _hash((source / config.html_static_path[0]).glob("*.*s*"))
+        static = source / config.html_static_path[0]
+        config.capsbook_style = _hash([*static.glob("*.css"), *static.glob("*.js")])
     config.capsbook_bibliography = _hash(source / name for name in config.bibtex_bibfiles)
     repository = config.html_theme_options.get("repository_url", "")
     address = re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+?)/?", repository)
@@ -112,7 +113,7 @@ def renew_evidence(
     it."""
     if not hasattr(env, "capsbook"):
         env.capsbook = Book()
-    env.capsbook.open(app)
+    env.capsbook.locate(app)
     return set(env.capsbook.pages) if env.capsbook.renew(Path(app.srcdir)) else ()
 
 

@@ -47,9 +47,9 @@ class Comparison(NamedTuple):
 
 
 def beside_public(rows: list[Row]) -> list[Comparison]:
-    """Return a comparison for each case that a public repository was measured in.
+    """Compare our fastest path with the fastest public code among those that agree most.
 
-    It is the fastest one of those that have most in common with capslib.
+    Leave out a case that no public code was measured in.
     """
     order = list(AGREEMENT)
     pairs = []

@@ -55,7 +55,7 @@ class Book:
         self.pages: set[str] = set()
         """The pages that show evidence."""
 
-    def open(self, app: Sphinx) -> None:
+    def locate(self, app: Sphinx) -> None:
         """Note the folders and addresses of a build."""
         source = Path(app.srcdir)
         folder = os.environ.get("CAPSLIB_RESULTS")

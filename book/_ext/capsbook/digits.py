@@ -46,7 +46,7 @@ LOSSES = {"dynamic": margin_loss, "em": functools.partial(spread_loss, margin=0.
 
 
 class Shown(NamedTuple):
-    """What the page shows."""
+    """What the page shows when it opens."""
 
     image: int
     routing: str
@@ -54,7 +54,6 @@ class Shown(NamedTuple):
 
 
 SHOWN = Shown(image=8, routing="dynamic", iterations=3)
-"""What the page shows when it opens."""
 
 
 class DigitCapsNet(nn.Module):

@@ -299,13 +299,13 @@ class LiveSource(BookDirective):
         lines = ["Page and code are held together by"]
         for test in tests:
             try:
-                source = sources.find_test(self.book.root, test)
+                place = sources.find_test(self.book.root, test)
             except sources.SourceNotFound as error:
                 self.warn(f"{self.arguments[0]}: {error}")
                 continue
-            self.depend(source.path)
+            self.depend(place.path)
             path, _, name = test.partition("::")
-            lines.append(f"[`{name}`]({self.book.blob(path, source.line)}) in `{path}`")
+            lines.append(f"[`{name}`]({self.book.blob(path, place.line)}) in `{path}`")
         text = self.parse_text_to_nodes("\n\n".join(lines))
         return nodes.sidebar("", *text, classes=["margin", "held-by"])
 

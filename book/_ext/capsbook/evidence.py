@@ -1,7 +1,7 @@
 """The evidence that pages show: every claim with its verdict, and the records behind it.
 
-Does not use Sphinx, whose environment keeps an :class:`Evidence` between builds: it holds plain
-data.
+Hold plain data and import no Sphinx: its environment pickles an :class:`Evidence` between
+builds.
 """
 
 from __future__ import annotations

@@ -209,10 +209,10 @@ class _Listing:
         )
 
     def call(self, node: ast.Call) -> Iterator[Edit]:
-        """Leave out the arguments that only pass an option on.
+        """Drop keyword arguments that only pass an option on, and such a last positional
+        argument of our own functions.
 
-        Of arguments without a name this is the last one of a function of ours, which is called
-        by its bare name. Others keep it: ``range(iterations)`` becomes ``range(3)``.
+        Elsewhere write the value.
         """
         passed = [keyword for keyword in node.keywords if self.option(keyword.value)]
         is_ours = isinstance(node.func, ast.Name) and not hasattr(builtins, node.func.id)

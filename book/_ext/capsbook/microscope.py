@@ -73,7 +73,8 @@ def toy() -> Tensor:
 
 
 def untrained(name: str, seed: int, draws: int = 1000) -> Routing:
-    """Return a routing whose parents all have the mean constants of many random starts."""
+    """Return a routing in which every parent has the mean of the constants that ``draws``
+    parents start from."""
     options = CONSTANTS.get(name, {})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -151,11 +152,11 @@ def frames_of(result: RoutingResult) -> list[Frame]:
 def frame(pose: Tensor, activation: Tensor, coupling: Tensor) -> Frame:
     """Return a frame from what a routing gives at one place; its coupling is [I, J]."""
     share = coupling[:GROUP, 0].sum() / coupling[:, 0].sum()
-    return Frame(*map(short, (pose, activation, coupling.T, share)))
+    return Frame(*map(to_thousandths, (pose, activation, coupling.T, share)))
 
 
-def short(x: Tensor) -> list:
-    """Return numbers with three decimals."""
+def to_thousandths(x: Tensor) -> list:
+    """Return numbers rounded to thousandths."""
     return x.mul(1000).round().div(1000).tolist()
 
 
@@ -167,7 +168,7 @@ def draw() -> str:
     edge = round(float(votes.abs().max()) + 0.15, 2)
     distance = 2 * REACH / (PLACES - 1)
     places = [f"{step * distance - REACH:+.2f}".replace("-", "−") for step in range(PLACES)]
-    data = {"places": places, "moved": short(votes[:, :GROUP, 0]), "routings": {}}
+    data = {"places": places, "moved": to_thousandths(votes[:, :GROUP, 0]), "routings": {}}
     for name, by_iterations in routed.items():
         entry = [names[name], routing_color(name), dot_size(name), by_iterations]
         data["routings"][name] = entry
@@ -183,7 +184,7 @@ def draw() -> str:
         group=GROUP,
         edge=edge,
         width=round(2 * edge, 2),
-        line=short(votes[[0, -1], :GROUP, 0].mean(dim=1).flatten()),
+        line=to_thousandths(votes[[0, -1], :GROUP, 0].mean(dim=1).flatten()),
         seed_dependent=[routing_name(name) for name in routings.seed_dependent],
         doubles=doubles,
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
@@ -207,7 +208,7 @@ def side(routing: str, frames: Sequence[Sequence[Frame]], votes: Tensor) -> Side
     panels = []
     for parent, coupling in enumerate(frame.coupling):
         dots = []
-        for child, (x, y) in enumerate(short(votes[:, parent])):
+        for child, (x, y) in enumerate(to_thousandths(votes[:, parent])):
             radius = dot_size(routing) * coupling[child] ** 0.5
             dots.append({"child": child, "x": x, "y": y, "r": radius})
         panels.append(dots)

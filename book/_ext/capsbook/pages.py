@@ -32,7 +32,7 @@ def name_code(app: Sphinx, doctree: nodes.document) -> None:
     for cell in doctree.findall(nodes.container):
         if "prompt_show" not in cell:
             continue
-        tables = [raw for raw in cell.findall(nodes.raw) if _has_table(raw)]
+        tables = [raw for raw in cell.findall(nodes.raw) if _has_table_or_fold(raw)]
         pictures = [*cell.findall(nodes.image), *cell.findall(nodes.figure)]
         if pictures:
             kind = "figure"
@@ -44,7 +44,7 @@ def name_code(app: Sphinx, doctree: nodes.document) -> None:
             cell[prompt] = cell[prompt].replace("{type}", kind)
 
 
-def _has_table(raw: nodes.raw) -> bool:
+def _has_table_or_fold(raw: nodes.raw) -> bool:
     return re.search("<table|<details", raw.astext()) is not None
 
 

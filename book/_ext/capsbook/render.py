@@ -118,13 +118,15 @@ def what_verdicts_rest_on(evidence: Evidence, stem: str) -> str:
 
 
 def comparisons(verdicts: Iterable[Verdict]) -> str:
-    """Say how many intervals some claims rest on, and how many runs. Each counts once."""
+    """Say how many distinct intervals and runs these verdicts rest on."""
     decided: dict[tuple, bool] = {}
     for verdict in _with_parts(verdicts):
         low, high = verdict.interval or (0, 0)
-        if low < high and verdict.status != "measured":  # a count is compared with nothing
+        # A number that is only measured is compared with nothing, and a count has no interval.
+        if low < high and verdict.status != "measured":
             comparison = verdict.records, verdict.ours, verdict.interval
-            decided[comparison] = verdict.status not in OPEN
+            settled = verdict.status not in OPEN
+            decided[comparison] = decided.get(comparison, False) or settled
     if not decided:
         return "No run is compared with anything yet."
     keys: set[str] = set()

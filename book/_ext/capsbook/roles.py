@@ -50,7 +50,7 @@ SCORES = ("auroc_", "ap_")
 """How metrics begin that are written as fractions. Other fractions are written in percent."""
 IN_PERCENT = {"fraction": "percent", "difference of fractions": "points"}
 """The units of fractions and of their differences, if these are written in percent."""
-MISSING = "missing-number"
+MISSING_CLASS = "missing-number"
 ROLE = re.compile(r"\{(?P<role>[a-z]+)\}`(?P<target>[^`]+)`")
 
 # -------------------------------------------------------------------- what each role stands for
@@ -167,7 +167,7 @@ class NumberRole(SphinxRole):
             )
             return [], []
         if text is None:
-            return [nodes.inline("", "not run yet", classes=[MISSING])], []
+            return [nodes.inline("", "not run yet", classes=[MISSING_CLASS])], []
         classes = ["number", self.name]
         verdict = book.evidence.verdicts.get(self.text)
         address = verdict and Links(self.env.app, page).row(verdict.claim)
@@ -219,15 +219,15 @@ def in_text(text: str, book: Book, paper: str, missing: str = "not run yet") -> 
 
 
 SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
-GAP = "\0"
+PLACEHOLDER = "\0"
 
 
 def alt_text(text: str, book: Book, paper: str) -> str:
     """Return an alt text with its numbers, without the sentences whose number is missing."""
     sentences = []
     for sentence in SENTENCE_END.split(text):
-        filled = in_text(sentence, book, paper, missing=GAP)
-        if GAP not in filled:
+        filled = in_text(sentence, book, paper, missing=PLACEHOLDER)
+        if PLACEHOLDER not in filled:
             sentences.append(filled)
     return "".join(sentences).strip()
 
@@ -262,7 +262,7 @@ def leave_out_sentences(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def _is_gap(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.inline) and MISSING in node["classes"]
+    return isinstance(node, nodes.inline) and MISSING_CLASS in node["classes"]
 
 
 def _joined(children: list[nodes.Node]) -> list[nodes.Node]:

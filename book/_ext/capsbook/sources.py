@@ -30,6 +30,13 @@ class Source(NamedTuple):
     line: int
 
 
+class Place(NamedTuple):
+    """A line of a file."""
+
+    path: Path
+    line: int
+
+
 def find_source(root: Path, dotted: str, docstring: bool = False, options: str = "") -> Source:
     """Return the source of ``package.module.name`` or ``package.module.Class.method``.
 
@@ -58,8 +65,8 @@ def find_source(root: Path, dotted: str, docstring: bool = False, options: str =
     return Source(listing, path, first)
 
 
-def find_test(root: Path, test: str) -> Source:
-    """Return the test of a pytest id, ``tests/…/test_x.py::TestX::test_y[parameters]``.
+def find_test(root: Path, test: str) -> Place:
+    """Locate the test of a pytest id, ``tests/…/test_x.py::TestX::test_y[parameters]``.
 
     A check of a suite that such a test runs, decorated with ``@check``, is one too. Raises
     :class:`SourceNotFound`.
@@ -69,12 +76,11 @@ def find_test(root: Path, test: str) -> Source:
     if not path.is_file():
         raise SourceNotFound(f"there is no test file {name}")
     names = re.sub(r"\[.*\]$", "", inside).split("::")
-    text = path.read_text(encoding="utf-8")
-    node = _find(ast.parse(text).body, names)
+    node = _find(ast.parse(path.read_text(encoding="utf-8")).body, names)
     decorators = [getattr(part, "id", "") for part in getattr(node, "decorator_list", [])]
     if node is None or not ("check" in decorators or names[-1].startswith("test")):
         raise SourceNotFound(f"{name} has no test {inside or '(none named)'}")
-    return Source(ast.get_source_segment(text, node) or "", path, node.lineno)
+    return Place(path, node.lineno)
 
 
 def in_api(root: Path, dotted: str) -> str | None:

@@ -84,15 +84,15 @@ def archive_of(repository: str, root: Path) -> str:
 
 
 def digest(package: pathlib.Path) -> str:
-    """Return a hash of a package's code, whatever ends its lines.
+    """Return a hash of a package's code and ledger, whatever ends their lines.
 
     The first cell of a notebook has this function, so it uses only what that cell imports.
     """
-    code = []
-    for path in package.rglob("*.py"):
+    files = []
+    for path in (*package.rglob("*.py"), *package.rglob("*.csv")):
         content = path.read_bytes().replace(b"\r\n", b"\n")
-        code.append((path.relative_to(package).as_posix(), content))
-    return hashlib.sha256(repr(sorted(code)).encode()).hexdigest()
+        files.append((path.relative_to(package).as_posix(), content))
+    return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
 
 
 def first_cell(stem: str, archive: str, root: Path) -> str:
