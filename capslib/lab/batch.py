@@ -15,7 +15,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from capslib.lab.ledger import plural
 from capslib.lab.provenance import code_hash
 from capslib.lab.records import Record
 from capslib.lab.settings import Settings
-from capslib.lab.signals import Signals, time_limit
+from capslib.lab.signals import StopRequest, time_limit
 from capslib.lab.store import Store, project_root
 from capslib.lab.workers import Display, Task, executor
 from capslib.papers.experiment import Trial
@@ -40,8 +40,7 @@ from capslib.papers.experiment import Trial
 class Session:
     """A scale, a device and folders: what a notebook or a command runs experiments with.
 
-    At smoke scale records go to a folder of the build that belongs to the code at hand, never
-    to the committed results.
+    Keep records of smoke scale in a folder of the build, unless ``results_dir`` names another.
     """
 
     settings: Settings
@@ -170,8 +169,14 @@ def run(
     At ``deadline``, by the monotonic clock, trials write a checkpoint and stop.
 
     Raises UserError for what would stop all trials (a missing data set, workers with another
-    version of capslib), and Interrupted when stopped by a signal.
+    version of capslib), and for ``retry_failed`` in a rehearsal, which would replace records of
+    failures by none. Raises Interrupted when stopped by a signal.
     """
+    if retry_failed and max_steps is not None:
+        raise UserError(
+            "--retry-failed replaces the records of failures, and a rehearsal with --max-steps "
+            "is no result: give one of them, then the other."
+        )
     display = display or Display()
 
     def check(todo: Sequence[Trial]) -> None:
@@ -179,6 +184,7 @@ def run(
             check_data(todo, settings.data_dir)
 
     plan = planning.plan(trials, store, settings, retry_failed=retry_failed, check=check)
+    plan = replace(plan, max_steps=max_steps)
     display.plan(plan)
     if not plan.todo:
         return []
@@ -191,7 +197,7 @@ def run(
         changes["device"] = settings.device.partition(":")[0]
     tasks: list[Task] = []
     for trial in plan.todo:
-        failure = plan.failed.get(trial.key)
+        failure = plan.not_ok.get(trial.key)
         task = Task(
             trial=trial,
             settings=settings.model_copy(update=changes),
@@ -201,8 +207,8 @@ def run(
         )
         tasks.append(task)
     records: list[Record] = []
-    signals = Signals(deadline, display.say)
-    with signals as stop, executor(settings, plan.devices, display, stop) as execute:
+    request = StopRequest(deadline, display.say)
+    with request as stop, executor(settings, plan.devices, display, stop) as execute:
         # The first round skips trials that another process runs. The second waits for them.
         for is_second_round in (False, True):
             unfinished: list[Task] = []
@@ -274,6 +280,8 @@ def run_budget(
             )
         while time.monotonic() < deadline:
             choice = plan_budget(remaining, store, settings, deadline - time.monotonic())
+            if not choice.trials:
+                break
             claims = sum(len(group.claims) for group in choice.groups)
             display.say(
                 f"Chosen: {plural(len(choice.trials), 'trial')}, "

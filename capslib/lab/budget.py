@@ -12,6 +12,8 @@ import heapq
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 from capslib import papers
 from capslib.errors import UserError
@@ -167,18 +169,31 @@ def cost_of(trial: Trial, estimate: Estimate, store: Store) -> Cost:
 
 def progress_of(training: Training, store: Store) -> float:
     """Return the share of a training that is done in a checkpoint of the current code."""
-    path = training.path(store.trainings)
-    if not path.exists():
+    state = read_checkpoint(training.path(store.trainings))
+    if state is None or state.code != code_hash(type(training.recipe).__module__):
         return 0.0
+    return 1.0 if state.finished else state.step / training.recipe.steps
+
+
+class Checkpoint(NamedTuple):
+    """How far the training in a checkpoint came, and a hash of the code that it ran with."""
+
+    finished: bool
+    step: int
+    code: str
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """Return how far the training in a file came; None if it is damaged or not there."""
+    if not path.exists():
+        return None
     import torch
 
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        if state["code"] != code_hash(type(training.recipe).__module__):
-            return 0.0
-        return 1.0 if state["finished"] else state["step"] / training.recipe.steps
+        return Checkpoint(bool(state["finished"]), int(state["step"]), state["code"])
     except Exception:  # torch.load raises whatever the damaged bytes break
-        return 0.0
+        return None
 
 
 def durations(estimates: Iterable[Estimate], crew: Crew) -> list[float]:
@@ -188,7 +203,7 @@ def durations(estimates: Iterable[Estimate], crew: Crew) -> list[float]:
     """
     seconds = []
     for estimate in estimates:
-        crowd = max(1.0, crew.each / estimate.together)
+        crowd = max(1.0, crew.workers_per_card / estimate.together)
         seconds.append((estimate.seconds or 0.0) * crowd)
     return sorted(seconds, reverse=True)
 
@@ -223,7 +238,7 @@ class Group:
     crew: Crew
     time: Total
     ends: float
-    """Seconds from now on, if it is its turn."""
+    """Seconds until its last trial ends, if it runs next."""
 
     @property
     def rank(self) -> tuple[float, float, float]:

@@ -362,7 +362,7 @@ def show_plan(trials: list[Trial], session: Session, retry_failed: bool, verbose
     costs = {}
     for key, trial in waiting.trials.items():
         costs[key] = budget.cost_of(trial, plan.estimates[key], store)
-    for line in progress.plan_lines(plan, waiting, costs, each=verbose):
+    for line in progress.plan_lines(plan, waiting, costs, list_trials=verbose):
         out.print(line)
     if settings.scheduler is None:
         try:
@@ -381,7 +381,7 @@ def checked_budget(
     conflicting = [name for name, value in selection.items() if value]
     if conflicting:
         raise UserError(
-            f"--budget selection the trials itself: leave out {', '.join(conflicting)}."
+            f"--budget chooses the trials itself: leave out {', '.join(conflicting)}."
         )
     if scale == "smoke":
         raise UserError("No claim is decided at smoke scale: give --scale cpu or paper.")
@@ -408,10 +408,10 @@ def run_in_time(
     missing = batch.missing_data(waiting.trials.values(), settings.data_dir)
     if missing and not dry_run:
         ready = {k for k, t in waiting.trials.items() if papers.arm(t).data not in missing}
-        if not ready:
+        waiting = waiting.among(ready)
+        if not waiting.bundles:
             raise UserError("\n".join(missing.values()))
         say(f"Left out, for their data are not here: {', '.join(missing)}.")
-        waiting = waiting.among(ready)
     if not waiting.bundles:
         say(f"No claim waits for a trial at {settings.scale} scale.")
         return
@@ -553,12 +553,12 @@ def records(
 
 def check_records(store: Store, stem: str | None, repair: bool) -> NoReturn:
     """Print the problems of records, and exit with status 1 if there are any."""
-    from capslib.lab.review import review, together
+    from capslib.lab.review import grouped_notes, review
 
     if repair:
         store.repair_all(stem)
     problems, notes = review(store, stem)
-    for line in [*problems, *(f"note: {note}" for note in together(notes))]:
+    for line in [*problems, *(f"note: {note}" for note in grouped_notes(notes))]:
         out.print(line)
     count = len(store.paths(stem))
     say(f"{count} records, {len(problems)} problems, {len(notes)} notes.")

@@ -33,7 +33,7 @@ NOT_THE_PAPERS: dict[Scale, str] = {
     "paper": OTHER_DATA,
 }
 """Why a run in a reduced setting decides no value."""
-_LIES = {"for": "lies", "against": "does not lie", "open": "does not lie wholly"}
+_POSITION = {"for": "lies", "against": "does not lie", "open": "does not lie wholly"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def decide(
     answer = check.decide(*interval, unit.factor)
     reason = (
         f"The 95 % interval {span(interval)} of the {check.label} over {sample} "
-        f"{_LIES[answer]} {check.asked(unit.factor)}"
+        f"{_POSITION[answer]} {check.asked(unit.factor)}"
     )
     return Decision(WORDS[group][answer], reason)
 
@@ -95,7 +95,8 @@ def _decide_value(claim: Claim, check: Check, interval: Interval, sample: str) -
 class Confirmation:
     """Whether a decision stands after twice the budget.
 
-    ``reason`` ends the reason of the decision; ``records`` has the keys of the longer runs.
+    ``reason`` is appended to the decision's reason. ``records`` has the keys of the longer
+    runs.
     """
 
     holds: bool

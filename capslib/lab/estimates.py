@@ -115,10 +115,12 @@ class Total(NamedTuple):
     bases: Counter[str]
 
 
-def total(estimates: Iterable[Estimate], devices: int = 1, each: float = math.inf) -> Total:
+def total(
+    estimates: Iterable[Estimate], devices: int = 1, workers_per_card: float = math.inf
+) -> Total:
     """Return the seconds that trials take together on ``devices`` cores or cards.
 
-    ``each`` is the number of workers on one card. By default ``together`` alone limits it.
+    By default ``together`` alone limits how many share one card.
     """
     seconds = low = high = 0.0
     unknown = 0
@@ -128,7 +130,7 @@ def total(estimates: Iterable[Estimate], devices: int = 1, each: float = math.in
         if estimate.seconds is None:
             unknown += 1
             continue
-        share = devices * min(each, estimate.together)
+        share = devices * min(workers_per_card, estimate.together)
         seconds += estimate.seconds / share
         low += (estimate.seconds if estimate.low is None else estimate.low) / share
         high += (estimate.seconds if estimate.high is None else estimate.high) / share
@@ -328,7 +330,7 @@ class Experience:
         self.on_cpu = device == "cpu"
         self.machine = CPU_CORE if self.on_cpu else CARD
         self.overlap = 1.0
-        """How many trials shared a card on the average when these records were made."""
+        """How many trials ran at once on cards of one kind, on the average."""
         self._by_step: dict[tuple, list[Record]] = {}
         self._by_network: dict[tuple, list[Record]] = {}
         self._untrained: dict[tuple, list[Record]] = {}
@@ -506,16 +508,22 @@ def quartiles(numbers: Sequence[float]) -> tuple[float, float, float]:
 
 
 def overlap(records: Iterable[Record]) -> float:
-    """Return how many of these records were made at once, averaged over the time they took."""
-    spans = sorted(
-        (record.started.timestamp(), record.finished.timestamp()) for record in records
-    )
+    """Return how many of these records were made at once, averaged over the time they took.
+
+    Only those on devices of one name count together. Records do not tell two cards of one kind
+    apart.
+    """
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        span = record.started.timestamp(), record.finished.timestamp()
+        spans.setdefault(record.environment.device, []).append(span)
     busy = shared = 0.0
-    end = -math.inf
-    for started, finished in spans:
-        shared += finished - started
-        busy += max(0.0, finished - max(started, end))
-        end = max(end, finished)
+    for spans_of_device in spans.values():
+        end = -math.inf
+        for started, finished in sorted(spans_of_device):
+            shared += finished - started
+            busy += max(0.0, finished - max(started, end))
+            end = max(end, finished)
     return shared / busy if busy else 1.0
 
 

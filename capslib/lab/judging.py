@@ -38,6 +38,7 @@ from capslib.lab.words import (
     REDUCED,
     WORDS,
     Verdict,
+    first_names,
     number_failing,
     number_of,
     tally,
@@ -358,14 +359,14 @@ def _decide_parts(verdict: Verdict, needed: int) -> Decision:
             status = words["against"]
         else:
             status = "holds in part" if held > len(failing) else "fails in part"
-        return Decision(status, f"{reason}; against it: {_first_names(failing)}.")
+        return Decision(status, f"{reason}; against it: {first_names(failing)}.")
     if held:
         return Decision(
-            "holds in part", f"{reason}; not decided: {_first_names(waiting + undecided)}."
+            "holds in part", f"{reason}; not decided: {first_names(waiting + undecided)}."
         )
     if waiting:
-        return Decision("waiting", f"{reason}; not run: {_first_names(waiting)}.")
-    return Decision(words["open"], f"{reason}; undecided: {_first_names(undecided)}.")
+        return Decision("waiting", f"{reason}; not run: {first_names(waiting)}.")
+    return Decision(words["open"], f"{reason}; undecided: {first_names(undecided)}.")
 
 
 def _leaf_verdicts(parts: Iterable[Verdict]) -> Iterator[Verdict]:
@@ -375,9 +376,3 @@ def _leaf_verdicts(parts: Iterable[Verdict]) -> Iterator[Verdict]:
             yield from _leaf_verdicts(part.parts)
         else:
             yield part
-
-
-def _first_names(names: list[str]) -> str:
-    """Return the first four names, and how many more there are."""
-    text = "; ".join(names[:4])
-    return f"{text}; and {len(names) - 4} more" if len(names) > 4 else text

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from capslib.errors import UserError
+
 
 def keep_memory() -> None:
     """Have glibc keep freed memory for the rest of this process.
@@ -27,10 +29,36 @@ def keep_memory() -> None:
         glibc.mallopt(-2, 2**26)  # M_TOP_PAD
 
 
+def start_cuda(device: str) -> None:
+    """Start CUDA in this process, on a device.
+
+    Raises UserError where this PyTorch has no CUDA, or the card no memory for its context.
+    """
+    import torch
+
+    try:
+        torch.cuda.synchronize(device)
+    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
+        raise unusable(device, str(error)) from None
+
+
+def unusable(device: str, reason: str) -> UserError:
+    """Return the error for a CUDA device that PyTorch cannot use.
+
+    Of the reason, which PyTorch gives in many lines, it has the first.
+    """
+    first_line = (reason.splitlines() or ["it gives no reason"])[0].rstrip(".")
+    return UserError(
+        f"PyTorch cannot use {device}: {first_line}. Free memory of the card, "
+        "install a PyTorch that was built for CUDA and this driver, or use device cpu."
+    )
+
+
 class PeakMemory:
     """The most memory that was held meanwhile, in ``bytes``.
 
     On CUDA it is the device's own count, on the CPU the resident memory of this process.
+    Raises UserError for a CUDA device that PyTorch cannot use.
     """
 
     bytes: int
@@ -42,6 +70,7 @@ class PeakMemory:
         if self.device.startswith("cuda"):
             import torch
 
+            start_cuda(self.device)  # without it, a device with a number has no count
             torch.cuda.reset_peak_memory_stats(self.device)
         elif sys.platform == "linux":
             # Some containers forbid it; the mark of the whole process has to do there.

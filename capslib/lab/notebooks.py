@@ -28,7 +28,7 @@ from capslib.files import check_writable, write_atomically
 from capslib.lab.batch import Session, check_data
 from capslib.lab.progress import OVERWRITTEN, printable
 from capslib.lab.settings import Settings
-from capslib.lab.signals import Signals
+from capslib.lab.signals import StopRequest
 from capslib.lab.store import Store, project_root
 from capslib.papers.experiment import Trial
 
@@ -301,7 +301,10 @@ def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
             os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
     # The path of a socket has 107 bytes at most.
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, Cells() as cells:
+    with (
+        tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder,
+        NotebookStop() as stop,
+    ):
         unexecuted = Path(folder, f"{stem}.ipynb")
         executed = Path(folder, "executed.ipynb")
         nbformat.write(jupytext.read(source(stem)), unexecuted)
@@ -320,15 +323,15 @@ def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
                 stdout_file=TrialLines(stem),
                 config=Config({"KernelManager": sockets}),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupted kernel complains
-                on_cell_execute=cells.start,
+                on_cell_execute=stop.start,
             )
             reason = ""
         except PapermillExecutionError as error:
             reason = explain(error, source(stem).read_text(encoding="utf-8"))
         except RuntimeError as error:  # the kernel died
-            reason = f"{error}{cells.where_it_died()}\n"
-        if cells():
-            raise Interrupted(cells.signal)
+            reason = f"{error}{stop.where_it_died()}\n"
+        if stop():
+            raise Interrupted(stop.signal)
         if not reason:
             return nbformat.read(executed, as_version=4)
         failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
@@ -349,8 +352,8 @@ def explain(error: PapermillExecutionError, notebook: str) -> str:
     return "\n".join([*lines, ""])
 
 
-class Cells(Signals):
-    """The cells of a notebook that runs, and whether a signal has come.
+class NotebookStop(StopRequest):
+    """Callable that is true once a signal has come that stops a notebook.
 
     Ctrl-C and SIGTERM interrupt the running cell, so that its trials write their checkpoints:
     its kernel has a session of its own, and hears of neither. The next cell does not start.

@@ -9,26 +9,33 @@ from __future__ import annotations
 import contextlib
 import io
 import lzma
+import math
+import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from filelock import Timeout
+
 from capslib import data, papers
 from capslib.data.registry import SETS
-from capslib.errors import UserError, check_name
-from capslib.lab.budget import waiting_for
+from capslib.errors import UserError, check_name, notify
+from capslib.files import locked, write_atomically
+from capslib.lab.budget import read_checkpoint, waiting_for
 from capslib.lab.provenance import ROOT, checkout, complaint, git
 from capslib.lab.store import Store
 from capslib.papers.experiment import SCALES, Scale, Trial
 
 ARCHIVE = "pack.tar.xz"
 """The name of the archive; its parts end in ``.001`` and so on."""
+MOST_PARTS = 999
+"""With more parts, the shell would not name them in their order."""
 UNPACKED = "unpacked"
 """The folder beside ``run.sh`` that the archive is unpacked to."""
 PRESET = 0
@@ -186,7 +193,10 @@ def clone(stems: Sequence[str], to: Path) -> None:
 
 
 def download(wheels: Sequence[str], to: Path, python: str | None) -> None:
-    """Download wheels of packages, and of what they need, for Linux on x86-64."""
+    """Download wheels and their requirements.
+
+    They are for this platform, or with ``python`` for Linux on x86-64.
+    """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
     command += ["--dest", str(to), *wheels]
     if python is not None:
@@ -202,7 +212,7 @@ def download(wheels: Sequence[str], to: Path, python: str | None) -> None:
 class Parts(io.RawIOBase):
     """A file that is written as parts, ``NAME.001``, ``NAME.002``, of at most ``size`` bytes.
 
-    Without a size it has one part.
+    Without a size it has one part. Raises UserError for more than ``MOST_PARTS``.
     """
 
     def __init__(self, path: Path, size: int | None):
@@ -230,6 +240,11 @@ class Parts(io.RawIOBase):
         """Begin the next part."""
         if self._part is not None:
             self._part.close()
+        if len(self.paths) == MOST_PARTS:
+            raise UserError(
+                f"The pack has more than {MOST_PARTS} parts of {self.size:,} bytes: "
+                "give a larger --max-size."
+            )
         path = self.path.with_name(f"{self.path.name}.{len(self.paths) + 1:03}")
         self._part = path.open("wb")
         self._free = self.size
@@ -257,7 +272,8 @@ def unpack(source: Path, store: Store, *, checkpoints: bool = False) -> Unpacked
 
     ``source`` may be a tar archive of such a folder. A trial that has a record here keeps it,
     unless that one was interrupted. Damaged files are left out, with a warning. ``checkpoints``
-    copies the trainings, too, which then go on here; of two checkpoints the later one stays.
+    copies the trainings, too, which then go on here. Of two checkpoints the one that is further
+    along stays.
 
     Raises UserError where no records are found.
     """
@@ -265,14 +281,18 @@ def unpack(source: Path, store: Store, *, checkpoints: bool = False) -> Unpacked
     with opened(source) as folder:
         brought = Store(folder)
         records, present = 0, 0
-        for record in brought.records(cut=False):
+        for path, record in brought.files():
             if store.ended(record.trial) is not None:
                 present += 1
                 continue
-            store.put(record)
+            store.copy(path, record.trial)
             records += 1
         copied = copy_trainings(brought, store) if checkpoints else 0
     return Unpacked(records, present, copied)
+
+
+DAMAGE = (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error)
+"""What reading a damaged archive raises."""
 
 
 @contextlib.contextmanager
@@ -285,7 +305,7 @@ def opened(source: Path) -> Iterator[Path]:
         try:
             with tarfile.open(source) as archive:
                 archive.extractall(name, filter="data")
-        except (tarfile.TarError, EOFError) as error:
+        except DAMAGE as error:
             raise UserError(f"{source} is no sound tar archive: {error}.") from None
         yield results_in(Path(name))
 
@@ -305,20 +325,50 @@ def results_in(folder: Path) -> Path:
 
 
 def copy_trainings(brought: Store, store: Store) -> int:
-    """Copy checkpoints and rehearsals that are not here or are older here.
+    """Copy checkpoints that are further along than those here, and later rehearsals.
 
-    Return how many files were copied.
+    Return how many files were copied. A training that runs here keeps its checkpoint.
     """
     count = 0
-    for path in sorted(brought.trainings.rglob("*")):
+    for path in sorted(brought.trainings.rglob("*.pt")):
         target = store.trainings / path.relative_to(brought.trainings)
-        if path.suffix not in (".pt", ".json"):
-            continue  # locks, and what kills left of a write
-        if target.exists() and target.stat().st_mtime >= path.stat().st_mtime:
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_suffix(".part")
-        shutil.copy2(path, part)
-        part.replace(target)  # whole, or not at all
-        count += 1
+        try:
+            with locked(target.with_suffix(".lock"), blocking=False):
+                if is_further(path, target):
+                    copy_file(path, target)
+                    count += 1
+        except Timeout:
+            notify(f"{target} stays: its training runs here.")
+    for path in sorted(brought.trainings.rglob("*.json")):
+        target = store.trainings / path.relative_to(brought.trainings)
+        if is_later(path, target):
+            copy_file(path, target)
+            count += 1
     return count
+
+
+def is_further(path: Path, target: Path) -> bool:
+    """Return whether a checkpoint is further along than another, or as far and later.
+
+    A damaged one is no checkpoint, and not copied.
+    """
+    brought, here = read_checkpoint(path), read_checkpoint(target)
+    if brought is None:
+        notify(f"{path} is damaged and was not copied.")
+        return False
+    if here is None:
+        return True
+    step, step_here = (math.inf if c.finished else c.step for c in (brought, here))
+    return is_later(path, target) if step == step_here else step > step_here
+
+
+def is_later(path: Path, target: Path) -> bool:
+    """Return whether a file was written after another, which need not be there."""
+    return not target.exists() or path.stat().st_mtime > target.stat().st_mtime
+
+
+def copy_file(path: Path, target: Path) -> None:
+    """Copy a file whole or not at all, with the time at which it was written."""
+    write_atomically(target, path.read_bytes())
+    times = path.stat()
+    os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))

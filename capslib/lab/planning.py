@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from capslib.lab.estimates import Estimate, Experience, Total, total
+from capslib.lab.memory import unusable
 from capslib.lab.records import UNFINISHED, Record
 from capslib.lab.settings import Settings, cuda_devices
 from capslib.lab.store import Store
@@ -21,24 +22,36 @@ PROCESS_MEMORY = {"cpu": GIB // 2, "cuda": GIB}
 """
 SLACK = 1.25
 """Room for what the allocator keeps and cannot give to another tensor."""
+FREE_MEMORY = """\
+import sys
+import torch
+
+try:
+    print(torch.cuda.mem_get_info(sys.argv[1])[0])
+except Exception as error:
+    print(error)
+    sys.exit(1)
+"""
+"""A program that prints the free bytes of a CUDA device, or why it cannot tell them."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """The trials ``todo`` that a call runs, out of ``total``.
 
-    ``failed`` maps the key of a trial to its record if that did not end with "ok".
+    ``not_ok`` maps the key of a trial to its record if that did not end with "ok".
     ``estimates`` has an estimate for each trial of ``todo``, by key. ``devices`` names the
     device of each worker process; a device repeats if workers share it. It is empty if there is
     nothing to do, and None if the workers are elsewhere: on the user's scheduler, or on another
-    machine with a GPU.
+    machine with a GPU. With ``max_steps`` it is the plan of a rehearsal.
     """
 
     total: int
     todo: list[Trial]
-    failed: dict[str, Record]
+    not_ok: dict[str, Record]
     estimates: dict[str, Estimate]
     devices: list[str] | None
+    max_steps: int | None = None
 
 
 def plan(
@@ -59,9 +72,9 @@ def plan(
         record = store.get(trial)
         if record is not None:
             records[trial.key] = record
-    failed = {key: record for key, record in records.items() if record.exit != "ok"}
+    not_ok = {key: record for key, record in records.items() if record.exit != "ok"}
     repeated = {
-        key for key, record in failed.items() if retry_failed or record.exit in UNFINISHED
+        key for key, record in not_ok.items() if retry_failed or record.exit in UNFINISHED
     }
     todo = [t for t in trials if t.key not in records or t.key in repeated]
     check(todo)
@@ -72,7 +85,7 @@ def plan(
         devices = None
     elif todo:
         devices = plan_workers(settings, list(estimates.values()))
-    return Plan(len(trials), todo, failed, estimates, devices)
+    return Plan(len(trials), todo, not_ok, estimates, devices)
 
 
 def rehearsals(store: Store) -> Store:
@@ -93,7 +106,7 @@ class Crew(NamedTuple):
     """Workers: so many cores or cards, and so many on each."""
 
     devices: int
-    each: int
+    workers_per_card: int
 
     @classmethod
     def on(cls, devices: Sequence[str] | None) -> Crew:
@@ -108,7 +121,7 @@ class Crew(NamedTuple):
     @property
     def workers(self) -> int:
         """The number of workers."""
-        return self.devices * self.each
+        return self.devices * self.workers_per_card
 
 
 def expected(plan: Plan) -> Total:
@@ -168,11 +181,13 @@ def free_memory(device: str) -> int:
     """Return the bytes that are free on a device now.
 
     CUDA is asked in a process of its own: the question takes a context, and memory for it.
+    Raises UserError where it does not answer.
     """
     if device.startswith("cuda"):
-        code = f"import torch; print(torch.cuda.mem_get_info({device!r})[0])"
-        command = [sys.executable, "-c", code]
-        answer = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
+        command = [sys.executable, "-c", FREE_MEMORY, device]
+        answer = subprocess.run(command, capture_output=True, encoding="utf-8")
+        if answer.returncode:
+            raise unusable(device, answer.stdout)
         return int(answer.stdout)
     import psutil
     from distributed.system import memory_limit

@@ -32,7 +32,9 @@ from capslib.lab.ledger import plural
 from capslib.lab.planning import Crew, Plan, expected
 from capslib.lab.records import Record
 from capslib.lab.store import Store
+from capslib.lab.words import first_names
 from capslib.lab.workers import Display
+from capslib.papers.check import common_name
 from capslib.papers.experiment import Trial
 
 
@@ -104,7 +106,7 @@ class RunDisplay(Display):
         self.bars, self.shares, self.ended = {}, {}, set()
         self.labels = labels(plan.todo)
         seconds = [plan.estimates[trial.key].seconds for trial in plan.todo]
-        if None in seconds:
+        if None in seconds or plan.max_steps is not None:
             seconds = [1.0] * len(seconds)  # then the bar counts trials, not time
         # By trial, the seconds that it is expected to take.
         self.weights = dict(zip(self.labels, seconds, strict=True))
@@ -165,7 +167,7 @@ class RunDisplay(Display):
 
 
 OVERWRITTEN = re.compile(r"([^\n\r]*)\r(?!\n)")
-"""What a terminal, or a notebook, writes the next line over."""
+"""Match a line that ends in a carriage return: the next line is written over it."""
 
 
 class CellLine(RunDisplay):
@@ -212,16 +214,22 @@ def _fields(trial: Trial) -> list[str]:
 
 
 def summary(plan: Plan) -> list[str]:
-    """Return a plan in two sentences: how many trials will run, and what they will take."""
+    """Return a plan in two sentences: how many trials will run, and what they will take.
+
+    The estimates are of whole trials, so they say nothing of a rehearsal.
+    """
     scale = f" at scale {plan.todo[0].scale}" if plan.todo else ""
-    failed = len(plan.failed.keys() - plan.estimates.keys())
+    failed = len(plan.not_ok.keys() - plan.estimates.keys())
     failures = ""
     if failed:
         failures = f" ({failed} of a failure; --retry-failed runs those again)"
     ready = plan.total - len(plan.todo)
     records = f"{ready} have a record{failures}, {len(plan.todo)} to run."
     sentences = [f"{plural(plan.total, 'trial')}{scale}: {records}"]
-    if plan.todo:
+    if plan.todo and plan.max_steps is not None:
+        steps = plural(plan.max_steps, "step")
+        sentences.append(f"They are rehearsed: {steps} of each training.")
+    elif plan.todo:
         sentences.append(_time_and_memory(plan))
     return sentences
 
@@ -244,7 +252,9 @@ def describe(estimate: Estimate) -> str:
     if estimate.seconds is None:
         return estimate.basis
     memory = f", {decimal(estimate.memory)}" if estimate.memory else ""
-    return f"{time_and_range(total([estimate], each=1))}{memory}; by {estimate.basis}"
+    return (
+        f"{time_and_range(total([estimate], workers_per_card=1))}{memory}; by {estimate.basis}"
+    )
 
 
 def time_and_range(time: Total) -> str:
@@ -295,7 +305,7 @@ def group_lines(groups: Iterable[Group], trials: Mapping[str, Trial]) -> Iterato
             time_and_range(group.time),
             len(group.claims),
             group.headlines or "",
-            f"{label}: {_first_names(group.claims)}; {basis_of(group.time)}",
+            f"{label}: {first_names(group.claims, 3, ', ')}; {basis_of(group.time)}",
         )
 
 
@@ -307,17 +317,8 @@ def label_of(trials: Iterable[Trial]) -> str:
         names[papers.arm(trial).name] = None
     texts = []
     for experiment, names in arms.items():
-        parts = []
-        for words in zip(*(name.split("/") for name in names), strict=False):
-            parts.append(words[0] if len(set(words)) == 1 else "*")
-        texts.append(f"{experiment} {'/'.join(parts)}".strip())
+        texts.append(f"{experiment} {common_name(names)}".strip())
     return ", ".join(texts)
-
-
-def _first_names(names: Sequence[str], most: int = 3) -> str:
-    """Return the first of some names, and how many more there are."""
-    count_text = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{count_text}"
 
 
 def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) -> Iterator[str]:
@@ -345,14 +346,14 @@ def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) ->
 
 
 def plan_lines(
-    plan: Plan, waiting: Waiting, costs: Mapping[str, Cost], *, each: bool
+    plan: Plan, waiting: Waiting, costs: Mapping[str, Cost], *, list_trials: bool
 ) -> Iterator[str]:
     """Yield what a run will take, group by group, those that decide most a minute first.
 
-    With ``each``, and where there are few, every trial has a line first. Trials in no group
-    follow by experiment. The last line has the total.
+    With ``list_trials``, and where there are few, every trial has a line first. Trials in no
+    group follow by experiment. The last line has the total.
     """
-    if each or len(plan.todo) <= FEW_TRIALS:
+    if list_trials or len(plan.todo) <= FEW_TRIALS:
         for trial in plan.todo:
             yield f"{trial}  {describe(plan.estimates[trial.key])}"
     if not plan.todo:

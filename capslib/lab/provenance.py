@@ -160,7 +160,29 @@ def revisions(root: Path = ROOT) -> frozenset[str] | None:
 
 
 def code_of(experiment: Experiment) -> Code:
-    """Return git's revision, and the hash of what an experiment's module imports."""
+    """Return git's revision, and the hash of what an experiment's module imports.
+
+    Both are those of the first time that this process asks.
+    """
     code = checkout()
     imported = code_hash(experiment.run.__module__)
     return Code(revision=code.revision, dirty=code.dirty, capslib=imported)
+
+
+def code_after(experiment: Experiment, code: Code) -> Code:
+    """Return the code of a trial that ends and began with ``code``.
+
+    It is dirty if files of it have changed since: what a trial imports late is then not what
+    the revision has.
+    """
+    if _hash_now(experiment.run.__module__) == code.capslib:
+        return code
+    return code.model_copy(update={"dirty": True})
+
+
+def _hash_now(entry: str) -> str:
+    """Return the hash of what a module may import now; nothing while that cannot be read."""
+    try:
+        return code_hash.__wrapped__(entry)
+    except (OSError, SyntaxError, ValueError):  # somebody is writing a file of it
+        return ""

@@ -57,7 +57,7 @@ def review(store: Store, paper: str | None = None) -> Review:
     return Review([*unreadable, *problems, *differences, *strays], notes)
 
 
-def together(notes: list[str]) -> list[str]:
+def grouped_notes(notes: list[str]) -> list[str]:
     """Return the notes, those that say the same of several records of an experiment as one."""
     names_of_notes = {}
     for note in notes:

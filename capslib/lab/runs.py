@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import Timeout
+from pydantic import ValidationError
 
 from capslib.errors import Interrupted, NotFinite, UserError
 from capslib.files import locked
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.memory import PeakMemory, keep_memory
-from capslib.lab.provenance import code_hash, code_of
-from capslib.lab.records import Environment, Exit, Record
-from capslib.lab.store import Store
+from capslib.lab.provenance import code_after, code_hash, code_of
+from capslib.lab.records import Code, Environment, Exit, Record
+from capslib.lab.store import Store, reason
 from capslib.papers.experiment import Experiment, Outcome, Trial
 
 if TYPE_CHECKING:
@@ -75,13 +76,14 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     """Run one trial, or take it up where an earlier run was killed, and keep its record.
 
     A trial that ends in a NaN, out of memory or in an exception is recorded as such, with its
-    traceback in ``store.log(trial)``. UserError (a missing data set, say) and interrupts are
-    raised; checkpoints stay, so the next run goes on from there. Weights of finished trainings
-    stay for the experiments that share them. With ``context.max_steps`` it is a rehearsal: its
-    record says "cut", and if it failed, the message begins with how, such as ``oom``.
+    traceback in ``store.log(trial)``. So is one whose outcome no record can hold, such as a
+    curve with a NaN. UserError (a missing data set, say) and interrupts are raised; checkpoints
+    stay, so the next run goes on from there. Weights of finished trainings stay for the
+    experiments that share them. With ``context.max_steps`` it is a rehearsal: its record says
+    "cut", and if it failed, the message begins with how, such as ``oom``.
     """
     arm = experiment.arm(trial.scale, trial.config)
-    code = code_of(experiment)  # as it is now: somebody may commit or pull while the trial runs
+    code = code_of(experiment)  # at the start: somebody may commit or pull while it runs
     context.folder = context.folder or store.trainings
     context.code_of = code_hash
     context.doubles = experiment.budget(trial) == 2
@@ -106,8 +108,8 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
         trial,
         store,
         outcome,
-        exit=status,
-        message=message,
+        status,
+        message,
         code=code,
         environment=_environment(context.device),
         wall_seconds=round(time.perf_counter() - clock + context.seconds_before, 3),
@@ -166,8 +168,8 @@ def record_death(
         trial,
         store,
         Outcome(metrics={}),
-        exit=status,
-        message=message,
+        status,
+        message,
         code=code_of(experiment),
         environment=_environment("cpu").model_copy(update={"device": "unknown"}),
         wall_seconds=0,
@@ -196,30 +198,53 @@ def _fault(error: BaseException) -> tuple[Exit, str]:
     return "error", f"{type(error).__name__}: {error} ({line})"
 
 
+def _unicode(text: str) -> str:
+    """Return a text with what is no Unicode, such as a byte of a file's name, as escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _log(trial: Trial, store: Store, text: str) -> None:
     path = store.log(trial)
     path.parent.mkdir(parents=True, exist_ok=True)
     time_and_place = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC on {platform.node()}"
     with path.open("a", encoding="utf-8") as file:
-        file.write(f"{time_and_place}: {trial}\n{text}\n")
+        file.write(f"{time_and_place}: {trial}\n{_unicode(text)}\n")
 
 
 def _keep(
-    experiment: Experiment, trial: Trial, store: Store, outcome: Outcome, **measured: Any
+    experiment: Experiment,
+    trial: Trial,
+    store: Store,
+    outcome: Outcome,
+    status: Exit,
+    message: str,
+    code: Code,
+    **measured: Any,
 ) -> Record:
-    """Write the record of a trial, and return it."""
+    """Write the record of a trial, and return it.
+
+    ``code`` is that at the start. If no record can hold the outcome, the record is of an error,
+    and names the reason.
+    """
     arm = experiment.arm(trial.scale, trial.config)
-    fields = arm.fields()
-    fields.pop("arm", None)  # a name may change
-    record = Record(
-        key=trial.key,
-        trial=trial,
-        config=fields,
-        deviations=deviations(trial.paper, trial.experiment, arm),
-        finished=datetime.now(UTC),
-        **vars(outcome),
-        **measured,
-    )
+    config = arm.fields()
+    config.pop("arm", None)  # a name may change
+    measured["code"] = code_after(experiment, code)
+    measured["key"] = trial.key
+    measured["trial"] = trial
+    measured["config"] = config
+    measured["deviations"] = deviations(trial.paper, trial.experiment, arm)
+    measured["finished"] = datetime.now(UTC)
+    try:
+        record = Record(**vars(outcome), exit=status, message=_unicode(message), **measured)
+    except ValidationError as error:
+        is_rehearsal = status == "cut"
+        status, message = "error", f"no record can hold what it measured: {reason(error)}"
+        _log(trial, store, message)
+        if is_rehearsal:
+            status, message = _of_rehearsal(status, message)
+        nothing = vars(Outcome(metrics={}))
+        record = Record(**nothing, exit=status, message=message, **measured)
     store.put(record)
     if record.exit == "ok":
         store.log(trial).unlink(missing_ok=True)

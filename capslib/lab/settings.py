@@ -6,6 +6,7 @@ They are checked before anything starts, without torch.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import os
 import re
@@ -103,9 +104,9 @@ class Settings(Model):
 
 
 def check_device(device: str, *, here: bool = True) -> None:
-    """Raise UserError for a device that this machine lacks; or any, with ``here=False``.
+    """Raise UserError for a device that nobody has, or, with ``here``, that this machine lacks.
 
-    Asks the driver, which answers faster than torch.
+    Asks the driver, and reads a file of torch: both are faster than torch.
     """
     match = re.fullmatch(r"(cpu|mps|cuda)|cuda:([0-9]{1,4})", device)
     if match is None and "gpu" in device.lower():
@@ -130,6 +131,19 @@ def check_device(device: str, *, here: bool = True) -> None:
             f"There is no {device} here: {devices} found. "
             "Use device cpu, or a machine with an NVIDIA driver."
         )
+    if not built_for_cuda():
+        raise UserError(
+            f"The PyTorch here was built without CUDA, so it cannot use {device}. "
+            "Install one with CUDA, as https://pytorch.org/get-started says, or use device cpu."
+        )
+
+
+def built_for_cuda() -> bool:
+    """Return whether the PyTorch here was built for CUDA, as far as its files tell."""
+    version = Path(importlib.util.find_spec("torch").origin).with_name("version.py")
+    if not version.exists():
+        return True
+    return not re.search(r"^cuda\b.*= None$", version.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def cuda_devices() -> int:

@@ -16,11 +16,11 @@ from capslib.errors import Interrupted
 AT_CHECKPOINT = "running trials write a checkpoint first"
 
 
-class Signals:
+class StopRequest:
     """Callable that is true once Ctrl-C, SIGTERM or the deadline has come.
 
-    The first time that it is true, it says so with ``say``. The next signal, of either kind,
-    does what it did before.
+    The first time that it is true, it says so with ``say``. The first signal restores the
+    former handlers, so a second one ends the process at once.
     """
 
     signal: int | None = None
@@ -86,9 +86,11 @@ def time_limit(end: float) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, max(0.1, end - time.monotonic()))
     try:
         with contextlib.suppress(TimeIsUp):
-            yield
+            try:
+                yield
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)  # it may still ring here
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
 
 

@@ -130,7 +130,8 @@ class Store:
         name = os.environ.get("CAPSLIB_RESULTS") if root is None else root
         self.root = folder(project_root() / "results" if name is None else name)
         self.remember = remember
-        if name is None and book_above() is None:
+        self.is_default = name is None
+        if self.is_default and book_above() is None:
             notify(
                 f"No book is above this folder, so records are those in {self.root}: "
                 "name --results-dir for others."
@@ -170,11 +171,11 @@ class Store:
         )
 
     def check_not_empty(self) -> Store:
-        """Return the store. Raise :class:`UserError` if its folder is empty or missing.
+        """Return the store. Raise UserError if a folder that the user named has no records.
 
-        The name of such a folder is probably mistyped. The default folder may be missing.
+        Its name is probably mistyped. Records that were set aside count.
         """
-        if self.root != project_root() / "results" and not any(self.root.glob("*")):
+        if not self.is_default and not any(self.root.glob("*/*/*.json*")):
             raise UserError(
                 f"There are no records in {self.root}: "
                 "check --results-dir and $CAPSLIB_RESULTS, or leave them out."
@@ -201,13 +202,24 @@ class Store:
         A damaged file in its place is set aside first. Raises :class:`Newer` if a record of a
         newer capslib is there.
         """
-        path = self.path(record.trial)
-        self.repair(path)
         lines = []
         for name, value in record.model_dump(mode="json").items():
             lines.append(f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
         text = ",\n".join(lines)
-        write_atomically(path, f"{{\n{text}\n}}\n".encode())
+        return self._write(record.trial, f"{{\n{text}\n}}\n".encode())
+
+    def copy(self, source: Path, trial: Trial) -> Path:
+        """Copy the sound record of a trial byte for byte, and return its file.
+
+        What is in its place is treated as in :meth:`put`.
+        """
+        return self._write(trial, source.read_bytes())
+
+    def _write(self, trial: Trial, content: bytes) -> Path:
+        """Write the record of a trial, whole, and return its file."""
+        path = self.path(trial)
+        self.repair(path)
+        write_atomically(path, content)
         return path
 
     def repair(self, path: Path) -> None:
@@ -232,10 +244,17 @@ class Store:
                 self.repair(path)
 
     def records(self, paper: str | None = None, *, cut: bool = False) -> Iterator[Record]:
-        """Yield all records that are used, in a fixed order; with ``cut`` also rehearsals.
+        """Yield all records that are used, as :meth:`files` does, without their files."""
+        for _, record in self.files(paper, cut=cut):
+            yield record
 
-        Warns of each file that it leaves out: one that is damaged, unreadable or of a newer
-        capslib, or one with :meth:`objections`.
+    def files(
+        self, paper: str | None = None, *, cut: bool = False
+    ) -> Iterator[tuple[Path, Record]]:
+        """Yield the files of all records that are used, in a fixed order, with these records.
+
+        ``cut`` adds rehearsals. Warns of each file that it leaves out: one that is damaged,
+        unreadable or of a newer capslib, or one with :meth:`objections`.
         """
         for path in self.paths(paper):
             try:
@@ -247,7 +266,7 @@ class Store:
                 continue
             objection = next(self.objections(path, record), None)
             if objection is None:
-                yield record
+                yield path, record
             else:
                 notify(f"{path} is not used: {objection}.")
 

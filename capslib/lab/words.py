@@ -190,6 +190,16 @@ def tally(parts: Sequence[Verdict]) -> str:
     return ", ".join(phrases)
 
 
+def first_names(names: Sequence[str], most: int = 4, separator: str = "; ") -> str:
+    """Return the first of some names, and how many more there are.
+
+    >>> first_names(["one", "two", "three"], most=2)
+    'one; two; and 1 more'
+    """
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return separator.join([*names[:most], *more])
+
+
 def count_text(verdicts: Iterable[Verdict], group: Group, status: Status) -> str:
     """Return how many verdicts of a group have a word, and how many of them are unprinted.
 

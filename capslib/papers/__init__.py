@@ -198,12 +198,27 @@ def budget(trial: Trial) -> int:
     return experiment.budget(trial) if experiment else 0
 
 
-def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
-    """Return the trials that each claim of a paper is judged by at a scale.
+def needs(stem: str, scale: Scale, *, at_rest: bool = False) -> dict[str, list[Trial]]:
+    """Return the trials that each claim of a paper is judged by at a scale, in their order.
 
-    Claims share trials.
+    Claims share trials. With ``at_rest``, only those of which a claim needs a run with twice
+    the budget.
     """
-    return _selected(stem, scale)
+    trials: list[Trial] = []
+    numbers_of_arm: dict[tuple[str, str], list[int]] = {}
+    for experiment in experiments(stem).values():
+        for trial in experiment.trials(scale):
+            name = experiment.name, arm(trial).name
+            numbers_of_arm.setdefault(name, []).append(len(trials))
+            trials.append(trial)
+    selected = {}
+    for claim, check in checks_of(stem).items():
+        numbers: set[int] = set()
+        for select in selects_at_rest(check, scale) if at_rest else selects(check):
+            for arm_name in select.at(scale).names:
+                numbers.update(numbers_of_arm.get((select.experiment, arm_name), ()))
+        selected[claim] = [trials[number] for number in sorted(numbers)]
+    return selected
 
 
 PairsOfSeed = list[tuple["Trial", "Trial"]]
@@ -211,11 +226,11 @@ PairsOfSeed = list[tuple["Trial", "Trial"]]
 
 
 def longer(stem: str, scale: Scale) -> dict[str, list[PairsOfSeed]]:
-    """Return the trials of twice the budget that each claim needs at a scale, seed by seed.
+    """Return, for each claim and seed, each trial with its trial of twice the budget.
 
     One seed of all arms is enough to decide a claim about the end of training.
     """
-    at_rest = _selected(stem, scale, at_rest=True)
+    at_rest = needs(stem, scale, at_rest=True)
     pairs = {}
     for claim, trials in at_rest.items():
         seeds: dict[int, PairsOfSeed] = {}
@@ -259,25 +274,3 @@ def waits(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scale,
                 min(missing, key=len, default=[]),
             )
     return by_claim
-
-
-def _selected(stem: str, scale: Scale, at_rest: bool = False) -> dict[str, list[Trial]]:
-    """Return the trials of a scale that each claim is judged by, in their order.
-
-    With ``at_rest``, only those of which it needs a run with twice the budget.
-    """
-    trials: list[Trial] = []
-    numbers_of_arm: dict[tuple[str, str], list[int]] = {}
-    for experiment in experiments(stem).values():
-        for trial in experiment.trials(scale):
-            name = experiment.name, arm(trial).name
-            numbers_of_arm.setdefault(name, []).append(len(trials))
-            trials.append(trial)
-    selected = {}
-    for claim, check in checks_of(stem).items():
-        numbers: set[int] = set()
-        for select in selects_at_rest(check, scale) if at_rest else selects(check):
-            for arm_name in select.at(scale).names:
-                numbers.update(numbers_of_arm.get((select.experiment, arm_name), ()))
-        selected[claim] = [trials[number] for number in sorted(numbers)]
-    return selected

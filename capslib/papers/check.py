@@ -6,7 +6,7 @@ result: it says which records to look at, and what to compare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -128,6 +128,18 @@ def stopped_itself(record: Any) -> bool:
 # ----------------------------------------------------------------------------------------- arms
 
 
+def common_name(names: Iterable[str]) -> str:
+    """Return names as one: an asterisk stands for a part in which they differ.
+
+    >>> common_name(["mnist/dynamic/em", "mnist/static/em"])
+    'mnist/*/em'
+    """
+    parts = []
+    for words in zip(*(name.split("/") for name in names), strict=False):
+        parts.append(words[0] if len(set(words)) == 1 else "*")
+    return "/".join(parts)
+
+
 @dataclass(frozen=True)
 class Select:
     """The runs of an arm of an experiment; of several arms, the mean over those of a seed."""
@@ -151,11 +163,8 @@ class Select:
 
     @property
     def label(self) -> str:
-        """Its arms as one name, ``mnist/*/em``: an asterisk stands where they differ."""
-        parts = []
-        for names in zip(*(arm.split("/") for arm in self.names), strict=False):
-            parts.append(names[0] if len(set(names)) == 1 else "*")
-        return "/".join(parts)
+        """The :func:`common_name` of its arms."""
+        return common_name(self.names)
 
     def at(self, scale: Scale) -> Select:
         """Return what it selects at a scale."""
@@ -209,7 +218,8 @@ class Check:
     same of a metric whose smaller values are better. With a negative margin, being that much
     behind counts as equal.
 
-    A check with a ``test`` asks for a theorem: every record has to keep to ``bound``.
+    A check with a ``test`` asks for a theorem: every record has to keep to ``bound``, by ``≥``
+    or ``≤``.
     """
 
     arms: Select | tuple[Select, ...]
@@ -247,6 +257,8 @@ class Check:
             raise ValueError(f"a check compares one, two or four arms, not {len(self.selects)}")
         if self.compares_arms and self.op not in (">", "<"):
             raise ValueError(f"arms are compared by > or <, not by {self.op}")
+        if self.test and self.op not in ("≥", "≤"):
+            raise ValueError(f"a theorem is checked by ≥ or ≤, not by {self.op}")
 
     @property
     def selects(self) -> tuple[Select, ...]:

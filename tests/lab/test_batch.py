@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +27,7 @@ from capslib.lab.estimates import BY_REHEARSAL
 from capslib.lab.records import Record
 from capslib.lab.runs import run_unless_taken
 from capslib.lab.settings import Settings
-from capslib.lab.signals import Signals
+from capslib.lab.signals import StopRequest
 from capslib.lab.store import Store
 from capslib.papers.experiment import Trial
 from capslib.training import Context
@@ -219,12 +218,21 @@ def test_what_failed_is_run_again_only_when_asked(toy, store, tmp_path, monkeypa
     display = RecordedDisplay()
     run(trials, store, workers=1)
     assert run(trials, store, display, workers=1) == []
-    assert display.plans[0].failed.keys() == {trial.key for trial in trials[1:]}
+    assert display.plans[0].not_ok.keys() == {trial.key for trial in trials[1:]}
     monkeypatch.setitem(toys.TOY.run.__globals__, "NotFinite", KeyError)
     records = run(trials, store, workers=1, retry_failed=True)
     assert [record.exit for record in records] == ["error", "error"]
     assert times_run(tmp_path) == {"well 1 0": 1, "raises 2 0": 2, "nan 3 0": 2}
     assert store.get(trials[2]).message.startswith("KeyError")
+
+
+def test_no_rehearsal_replaces_the_record_of_a_failure(toy, store):
+    (trial,) = toy("raises")
+    run([trial], store, workers=1)
+    failure = store.get(trial)
+    with pytest.raises(UserError, match="--max-steps is no result: give one of them"):
+        run([trial], store, workers=1, retry_failed=True, max_steps=1)
+    assert store.get(trial) == failure
 
 
 def test_a_trial_that_ends_well_leaves_no_log(toy, store, make_record):
@@ -427,17 +435,23 @@ def test_a_signal_that_comes_while_the_last_trial_ends_stops_what_would_follow(t
     assert store.get(trial).exit == "ok"
 
 
+class InterruptedAtAStep(RecordedDisplay):
+    """A display that sends Ctrl-C at the first step of all trials."""
+
+    def step(self, *step):
+        super().step(*step)
+        if len(self.steps) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_is_to_stop_says_once_what_it_waits_for(toy, store, shared_workers, workers):
-    display = RecordedDisplay()
-    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    display = InterruptedAtAStep()
     with pytest.raises(Interrupted):
         run(toy("waits", "waits"), store, display, workers=workers)
-    timer.join()
     (line,) = display.lines
     assert line.startswith("Stopping: running trials write a checkpoint first. Once more")
-    with Signals(time.monotonic(), display.say) as stop:
+    with StopRequest(time.monotonic(), display.say) as stop:
         assert stop()
         assert stop()
     assert display.lines[1:] == [
@@ -448,7 +462,13 @@ def test_a_run_that_is_to_stop_says_once_what_it_waits_for(toy, store, shared_wo
 # ------------------------------------------------------------------------------ in a given time
 
 
-def in_time(trials: list[Trial], store: Store, seconds: float, **settings: object):
+def in_time(
+    trials: list[Trial],
+    store: Store,
+    seconds: float,
+    display: RecordedDisplay | None = None,
+    **settings: object,
+):
     """Run what some trials decide together in so many seconds, and return the records."""
     waiting = Waiting(
         [Bundle(("NEG-W-1",), frozenset(trial.key for trial in trials))],
@@ -456,7 +476,9 @@ def in_time(trials: list[Trial], store: Store, seconds: float, **settings: objec
     )
     settings = Settings(scale="cpu", **settings)
     started = time.monotonic()
-    records = batch.run_budget(waiting, store, settings, seconds, started=started)
+    records = batch.run_budget(
+        waiting, store, settings, seconds, started=started, display=display
+    )
     assert time.monotonic() - started < seconds
     return records
 
@@ -476,12 +498,8 @@ def test_a_budget_ends_in_time_with_checkpoints_and_the_next_one_goes_on(
 
 
 def test_a_signal_in_a_budget_stops_it_like_any_run(toy, store):
-    trials = toy("waits")
-    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(Interrupted):
-        in_time(trials, store, 60, workers=1)
-    timer.join()
+        in_time(toy("waits"), store, 60, InterruptedAtAStep(), workers=1)
 
 
 def test_training_steps_that_no_record_tells_of_are_rehearsed(tiny, store, monkeypatch):
@@ -508,3 +526,22 @@ def test_a_rehearsal_that_fails_in_a_budget_is_told(toy, store):
     batch.rehearse(toy("raises"), store, settings, time.monotonic() + 300, display)
     assert display.lines[0].startswith("Rehearsing 1 training step that no record tells of")
     assert "failed: error: RuntimeError: out of luck (toys.py:" in display.lines[1]
+
+
+def test_a_budget_that_outlasts_the_work_ends_with_it(toy, store):
+    """It said that it had chosen no trials."""
+    by_key = {trial.key: trial for trial in toy("well")}
+    waiting = Waiting([Bundle(("NEG-W-1",), frozenset(by_key))], by_key)
+    display = RecordedDisplay()
+    settings = Settings(scale="cpu", workers=1)
+    started = time.monotonic()
+    batch.run_budget(waiting, store, settings, 300, started=started, display=display)
+    (line,) = display.lines
+    assert line.startswith("Chosen: 1 trial, ")
+
+
+def test_the_plan_of_a_rehearsal_says_that_it_is_one(toy, store):
+    display = RecordedDisplay()
+    run(toy("well"), store, display, workers=1, max_steps=3)
+    run(toy("well"), store, display, workers=1)
+    assert [plan.max_steps for plan in display.plans] == [3, None]

@@ -9,8 +9,17 @@ import pytest
 
 from capslib import papers
 from capslib.errors import UserError
-from capslib.lab import budget, planning
-from capslib.lab.budget import Bundle, Choice, Cost, choose, schedule, seconds_of, waiting_for
+from capslib.lab import batch, budget, cli, planning
+from capslib.lab.budget import (
+    Bundle,
+    Choice,
+    Cost,
+    Waiting,
+    choose,
+    schedule,
+    seconds_of,
+    waiting_for,
+)
 from capslib.lab.estimates import Estimate
 from capslib.lab.planning import GIB, Crew
 from capslib.lab.settings import Settings
@@ -193,6 +202,19 @@ def test_a_quarter_of_an_hour_on_a_card_decides_whole_tables(monkeypatch):
     assert choice.groups[0].crew.workers > 1
     longer = budget.plan_budget(waiting, store, settings, 9000)
     assert len(claims_of(longer)) > len(claims_of(choice))
+
+
+def test_a_budget_in_which_every_claim_lacks_data_names_them(tmp_path, monkeypatch):
+    """Some trials could run, but no claim has all of its own."""
+    negation = papers.experiments("negation_limitation")
+    trials = [negation[name].trials("cpu")[0] for name in ("sign", "depth")]
+    by_key = {trial.key: trial for trial in trials}
+    waiting = Waiting([Bundle(("NEG-W-1",), frozenset(by_key))], by_key)
+    monkeypatch.setattr(budget, "waiting_for", lambda *_: waiting)
+    folders = {"data_dir": str(tmp_path / "none"), "results_dir": str(tmp_path / "records")}
+    session = batch.Session.for_plans(scale="cpu", **folders)
+    with pytest.raises(UserError, match=r"idx3-ubyte\.gz is missing"):
+        cli.run_in_time(["negation_limitation"], session, 60.0, 0.0, dry_run=False)
 
 
 def test_what_has_run_waits_no_more(store):

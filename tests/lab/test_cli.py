@@ -153,7 +153,10 @@ BAD_INPUT = {
     f"{RUN} --budget 0s": "from a second to 10,000 hours",
     f"{RUN} --budget {DIGITS}h": "… is no time for --budget",
     f"{RUN} --budget 15m --seeds 2 --where seed=1": "leave out --where, --seeds.",
-    f"{RUN} --budget 15m --max-steps 5": "leave out --max-steps.",
+    f"{RUN} --budget 15m --max-steps 5": (
+        "--budget chooses the trials itself: leave out --max-steps."
+    ),
+    f"{RUN} --max-steps 5 --retry-failed --experiment sign": "is no result: give one of them",
     f"run {CHAPTER} --scale smoke --budget 15m": "No claim is decided at smoke scale: give",
     "run which_routing --scale cpu --budget 1m": "which_routing makes none: leave it out.",
     "run em_routin --scale cpu --budget 1m": "Did you mean 'em_routing'?",

@@ -752,3 +752,10 @@ def test_arms_are_compared_by_more_or_less_alone(op):
     arms = (Select("sign", arm="dynamic/bias"), Select("sign", arm="dynamic/no_bias"))
     with pytest.raises(ValueError, match=f"by > or <, not by {op}"):
         Check(arms, "train_accuracy", op)
+
+
+@pytest.mark.parametrize("op", ["≈", ">", "<"])
+def test_a_theorem_is_checked_by_at_least_or_at_most(op):
+    """Others were all judged as at most."""
+    with pytest.raises(ValueError, match=f"by ≥ or ≤, not by {op}"):
+        replace(at_most(0.0), op=op)

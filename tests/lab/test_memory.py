@@ -10,7 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
+from capslib.errors import UserError
 from capslib.lab.memory import PeakMemory
 
 
@@ -32,6 +34,30 @@ def test_a_kernel_that_keeps_no_peak_costs_no_finished_trial(monkeypatch):
     with PeakMemory("cpu") as memory:
         pass
     assert 2**20 < memory.bytes < 2**45
+
+
+def test_cuda_starts_before_its_count_is_set_back(monkeypatch):
+    """A device with a number had no count before, and every trial on it failed."""
+    calls = []
+    for name in ("synchronize", "reset_peak_memory_stats", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda *call, name=name: calls.append(name))
+    with PeakMemory("cuda:1"):
+        pass
+    assert calls == ["synchronize", "reset_peak_memory_stats", "max_memory_allocated"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AssertionError("Torch not compiled with CUDA"), RuntimeError("CUDA error: full\nmore")],
+)
+def test_a_device_that_torch_cannot_use_is_a_user_error(monkeypatch, error):
+    def fail(device):
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    message = f"^PyTorch cannot use cuda:1: {str(error).splitlines()[0]}. Free memory of the"
+    with pytest.raises(UserError, match=message), PeakMemory("cuda:1"):
+        pass
 
 
 STEPS = """

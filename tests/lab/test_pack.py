@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import random
 import re
 import shutil
 import signal
@@ -15,15 +16,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import notified
 from toys import until
 
 from capslib import papers
 from capslib.errors import UserError
+from capslib.files import locked
 from capslib.lab import batch
 from capslib.lab import pack as packing
 from capslib.lab.budget import Waiting
-from capslib.lab.pack import ARCHIVE, UNPACKED, Unpacked, pack, parse_size, unpack
+from capslib.lab.pack import ARCHIVE, UNPACKED, Parts, Unpacked, pack, parse_size, unpack
 from capslib.lab.provenance import Checkout, checkout
 from capslib.lab.review import review
 from capslib.lab.settings import Settings
@@ -228,6 +231,14 @@ def test_a_trial_keeps_the_record_that_it_has_unless_that_was_interrupted(brough
     assert {record.exit for record in store.records()} == {"ok"}
 
 
+def test_a_record_comes_back_byte_for_byte(brought, tmp_path):
+    """It got the fields of its configuration that were added later, and the arm's name."""
+    store = Store(tmp_path / "here")
+    unpack(brought, store)
+    for path in brought.glob("*/*/*.json"):
+        assert (store.root / path.relative_to(brought)).read_bytes() == path.read_bytes()
+
+
 def test_damaged_records_stay_where_they_are(brought, tmp_path):
     path = next(brought.glob("*/*/*.json"))
     path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
@@ -237,21 +248,61 @@ def test_damaged_records_stay_where_they_are(brought, tmp_path):
     assert path.stem not in keys(store.root)
 
 
-def test_checkpoints_come_along_when_asked(brought, tmp_path):
-    (brought / ".trainings").mkdir()
-    (brought / ".trainings" / "abc.pt").write_bytes(b"theirs")
+@pytest.fixture
+def checkpoint(brought, tmp_path):
+    """Write a checkpoint there or here, and return its file."""
+
+    def write(place: str, step: int, *, finished: bool = False, time: int = 0) -> Path:
+        path = {"there": brought, "here": tmp_path / "here"}[place] / ".trainings" / "abc.pt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"code": "", "step": step, "finished": finished}, path)
+        os.utime(path, times=(time, time))
+        return path
+
+    return write
+
+
+def test_checkpoints_come_along_when_asked(brought, tmp_path, checkpoint):
+    theirs = checkpoint("there", 5)
     store = Store(tmp_path / "here")
     assert unpack(brought, store).checkpoints == 0
     assert not store.trainings.exists()
     assert unpack(brought, store, checkpoints=True).checkpoints == 1
-    (store.trainings / "abc.pt").write_bytes(b"ours, further on")
+    assert (store.trainings / "abc.pt").read_bytes() == theirs.read_bytes()
     assert unpack(brought, store, checkpoints=True).checkpoints == 0
-    assert (store.trainings / "abc.pt").read_bytes() == b"ours, further on"
-    (brought / ".trainings" / "abc.pt").write_bytes(b"theirs, further still")
-    (brought / ".trainings" / "abc.lock").touch()
-    assert unpack(brought, store, checkpoints=True).checkpoints == 1
-    (path,) = store.trainings.iterdir()
-    assert path.read_bytes() == b"theirs, further still"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "copied"),
+    [
+        ({"step": 5, "time": 2}, {"step": 6, "time": 1}, False),
+        ({"step": 5, "time": 2}, {"step": 4, "finished": True, "time": 1}, False),
+        ({"step": 6, "time": 1}, {"step": 5, "time": 2}, True),
+        ({"step": 4, "finished": True, "time": 1}, {"step": 5, "time": 2}, True),
+        ({"step": 5, "time": 2}, {"step": 5, "time": 1}, True),
+    ],
+)
+def test_the_checkpoint_that_is_further_along_stays(
+    brought, tmp_path, checkpoint, theirs, ours, copied
+):
+    """The later one replaced a finished training by an unfinished one."""
+    theirs, ours = checkpoint("there", **theirs), checkpoint("here", **ours)
+    expected = theirs.read_bytes() if copied else ours.read_bytes()
+    assert unpack(brought, Store(tmp_path / "here"), checkpoints=True).checkpoints == copied
+    assert ours.read_bytes() == expected
+
+
+def test_a_training_that_runs_keeps_its_checkpoint_and_a_damaged_one_is_left(
+    brought, tmp_path, checkpoint
+):
+    theirs, ours = checkpoint("there", 6), checkpoint("here", 5)
+    store = Store(tmp_path / "here")
+    with locked(ours.with_suffix(".lock")), notified("abc.pt stays: its training runs here"):
+        assert unpack(brought, store, checkpoints=True).checkpoints == 0
+    theirs.write_bytes(theirs.read_bytes()[:99])
+    with notified("abc.pt is damaged and was not copied"):
+        assert unpack(brought, store, checkpoints=True).checkpoints == 0
+    assert torch.load(ours)["step"] == 5
 
 
 def test_a_tar_archive_of_a_pack_is_unpacked_and_a_hostile_one_is_refused(brought, tmp_path):
@@ -268,6 +319,30 @@ def test_a_tar_archive_of_a_pack_is_unpacked_and_a_hostile_one_is_refused(brough
     archive.write_bytes(b"no archive")
     with pytest.raises(UserError, match="no sound tar archive"):
         unpack(archive, store)
+
+
+@pytest.mark.parametrize("compression", ["gz", "xz"])
+def test_an_archive_that_is_damaged_in_the_middle_is_refused(tmp_path, compression):
+    """Its decompressor has an error of its own."""
+    content = tmp_path / "content"
+    content.write_bytes(random.Random(0).randbytes(100_000).hex().encode())
+    archive = tmp_path / "back.tar"
+    with tarfile.open(archive, f"w:{compression}") as tar:
+        tar.add(content, "content")
+    packed = archive.read_bytes()
+    noise = random.Random(1).randbytes(500)
+    archive.write_bytes(packed[:50_000] + noise + packed[50_500:])
+    with pytest.raises(UserError, match="no sound tar archive"):
+        unpack(archive, Store(tmp_path / "here"))
+
+
+def test_more_parts_than_a_shell_can_order_are_refused(tmp_path):
+    """``cat pack.*`` would put part 1000 between 100 and 101."""
+    with Parts(tmp_path / "pack", 1) as parts:
+        parts.write(bytes(999))
+        with pytest.raises(UserError, match="give a larger --max-size"):
+            parts.write(bytes(1))
+    assert [path.name for path in sorted(parts.paths)][-1] == "pack.999"
 
 
 def test_a_folder_without_records_is_named(tmp_path):

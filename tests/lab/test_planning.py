@@ -4,8 +4,11 @@ is needed.
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
+from capslib.errors import UserError
 from capslib.lab import planning
 from capslib.lab import store as storing
 from capslib.lab.estimates import BY_RECORDS, UNKNOWN, Estimate
@@ -53,6 +56,21 @@ def test_the_largest_trial_decides_and_an_unknown_one_is_reason_for_care(machine
     assert len(devices) == 1
 
 
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("CUDA error: out of memory\nCUDA kernel", "CUDA error: out of memory"),
+        ("", "no reason"),
+    ],
+)
+def test_a_device_that_does_not_answer_is_a_user_error(monkeypatch, output, reason):
+    answer = subprocess.CompletedProcess([], 1, stdout=output)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
+    message = rf"^PyTorch cannot use cuda:0: .*{reason}\. Free memory .* or use device cpu\.$"
+    with pytest.raises(UserError, match=message):
+        planning.free_memory("cuda:0")
+
+
 def test_a_process_sees_its_own_device_only(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     assert pinned("cuda:1") == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
@@ -98,7 +116,7 @@ def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store, make_recor
     assert first.todo == trials[2:]
     assert first.total == 5
     assert first.devices == ["cpu", "cpu"]
-    assert list(first.failed) == [trial.key for trial in trials[1:4]]
+    assert list(first.not_ok) == [trial.key for trial in trials[1:4]]
     repetition = plan(trials, store, settings, retry_failed=True)
     assert repetition.todo == trials[1:]
     nothing = plan(trials[:2], store, settings)

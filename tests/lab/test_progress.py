@@ -19,7 +19,7 @@ def planned(trials: list[Trial], *estimates: Estimate, **fields: object) -> Plan
     estimates = estimates or [UNKNOWN] * len(trials)
     by_key = dict(zip([trial.key for trial in trials], estimates, strict=True))
     return Plan(
-        **{"total": len(trials), "todo": trials, "failed": {}} | fields, estimates=by_key
+        **{"total": len(trials), "todo": trials, "not_ok": {}} | fields, estimates=by_key
     )
 
 
@@ -158,8 +158,10 @@ def test_what_is_not_known_is_said(trials, make_record):
     long = Estimate(7200, 10**9, "records", 3600, 9000)
     assert summary() == "3 trials: 3 have a record, 0 to run."
     failed = {"x": make_record(trials[0])}
-    assert "(1 of a failure; --retry-failed runs those again)" in summary(failed=failed)
+    assert "(1 of a failure; --retry-failed runs those again)" in summary(not_ok=failed)
     assert "No record tells how long they take on 1 worker." in summary(UNKNOWN)
+    rehearsal = "1 to run. They are rehearsed: 20 steps of each training."
+    assert summary(long, max_steps=20).endswith(rehearsal), "not the time of the whole run"
     both = summary(long, UNKNOWN)
     assert "2 h 0 min (60 min to 2 h 30 min), 1 by records; 1 without an estimate come" in both
     assert "Expected on a worker elsewhere: about 2 h" in summary(long, devices=None)
@@ -179,12 +181,12 @@ def depth() -> list[Trial]:
     return experiment.trials("cpu", where=where)
 
 
-def in_lines(trials: list[Trial], *bundles: Bundle, each: bool = False) -> list[str]:
+def in_lines(trials: list[Trial], *bundles: Bundle, list_trials: bool = False) -> list[str]:
     estimates = [Estimate(60.0, None, "records", 30.0, 90.0)] * len(trials)
     plan = planned(trials, *estimates, devices=["cpu", "cpu"])
     waiting = Waiting(list(bundles), {trial.key: trial for trial in trials})
     costs = {key: Cost(estimate) for key, estimate in plan.estimates.items()}
-    return list(progress.plan_lines(plan, waiting, costs, each=each))
+    return list(progress.plan_lines(plan, waiting, costs, list_trials=list_trials))
 
 
 def test_a_plan_has_a_line_for_each_group_and_one_for_what_decides_nothing(depth):
@@ -208,7 +210,7 @@ def test_few_trials_are_listed_one_by_one_and_many_if_asked(depth):
     assert len(depth) <= progress.FEW_TRIALS < 3 * len(depth)
     assert str(depth[0]) in in_lines(depth)[0]
     assert str(depth[0]) not in in_lines(depth * 3)[0]
-    assert str(depth[0]) in in_lines(depth * 3, each=True)[0]
+    assert str(depth[0]) in in_lines(depth * 3, list_trials=True)[0]
 
 
 def test_a_choice_says_what_it_decides_what_it_begins_and_what_it_leaves_out(depth):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from capslib.lab import provenance
 from capslib.lab.provenance import (
     PACKAGE,
     checkout,
+    code_after,
     code_hash,
     code_of,
     git,
@@ -19,6 +21,7 @@ from capslib.lab.provenance import (
     reached,
     revisions,
 )
+from capslib.lab.records import Code
 from capslib.papers import experiments
 
 
@@ -72,6 +75,30 @@ def test_what_is_imported_within_a_function_counts(code):
 def test_a_record_and_a_checkpoint_hold_the_hash_of_their_own_code(code):
     sign = experiments("negation_limitation")["sign"]
     assert code_of(sign).capslib == code_hash(SIGN) == hash_of_code(code, SIGN) != code_hash()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "dirty"),
+    [
+        ("late.py", "A = 2", True),
+        ("late.py", "A = (", True),  # somebody is writing it
+        ("papers/sign.py", None, True),
+        ("other.py", "A = 2", False),
+    ],
+)
+def test_code_that_changes_during_a_trial_is_dirty(tmp_path, monkeypatch, name, content, dirty):
+    """What is imported late is then not what the revision has."""
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "sign.py").write_text("def run():\n    import capslib.late")
+    for module in ("late.py", "other.py"):
+        (tmp_path / module).write_text("A = 1")
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
+    sign = SimpleNamespace(run=SimpleNamespace(__module__="capslib.papers.sign"))
+    start = code_hash.__wrapped__(sign.run.__module__)
+    code = Code(revision="a" * 40, dirty=False, capslib=start)
+    assert code_after(sign, code) == code
+    (tmp_path / name).unlink() if content is None else (tmp_path / name).write_text(content)
+    assert code_after(sign, code) == code.model_copy(update={"dirty": dirty})
 
 
 # ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from capslib.data import SETS
 from capslib.lab import review as reviewing
 from capslib.lab.ledger.deviations import deviations_of
 from capslib.lab.records import Code
-from capslib.lab.review import review, together
+from capslib.lab.review import grouped_notes, review
 from capslib.papers import experiments
 from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
 
@@ -229,6 +229,6 @@ def test_what_a_killed_write_left_is_a_problem(store, put):
 
 def test_notes_that_say_the_same_are_one_line():
     smoke, odd = "of smoke scale: no", "p/e/2.json: its seed is odd"
-    first, second = together([f"p/e/1.json: {smoke}", odd, f"p/e/3.json: {smoke}"])
+    first, second = grouped_notes([f"p/e/1.json: {smoke}", odd, f"p/e/3.json: {smoke}"])
     assert first == f"p/e, 2 records, such as 1.json: {smoke}"
     assert second == odd

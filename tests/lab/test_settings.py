@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,8 +91,26 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, devices, name, messa
 @pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", "mps"])
 def test_a_device_that_is_there_may_be_used(monkeypatch, name):
     monkeypatch.setattr(module, "cuda_devices", lambda: 2)
+    monkeypatch.setattr(module, "built_for_cuda", lambda: True)
     monkeypatch.setattr(module.sys, "platform", "darwin")
     check_device(name)
+
+
+@pytest.mark.parametrize(
+    ("line", "built"),
+    [("cuda: Optional[str] = None", False), ("cuda = None", False), ("cuda = '12.8'", True)],
+)
+def test_a_torch_without_cuda_is_named_where_there_is_a_driver(
+    tmp_path, monkeypatch, line, built
+):
+    (tmp_path / "version.py").write_text(f"debug = False\n{line}\nhip = None\n")
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(module, "cuda_devices", lambda: 2)
+    assert module.built_for_cuda() is built
+    if not built:
+        with pytest.raises(UserError, match=r"built without CUDA.*Install one with CUDA"):
+            check_device("cuda:1")
 
 
 class Driver:

@@ -193,7 +193,9 @@ def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, mon
             Store(name)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    for name in ("reslts", "empty", "file"):
+    (tmp_path / "notes" / "paper").mkdir(parents=True)
+    (tmp_path / "notes" / "paper" / "notes.txt").touch()
+    for name in ("reslts", "empty", "file", "notes", "results"):
         message = rf"no records in {name}: check --results-dir and \$CAPSLIB_RESULTS"
         with pytest.raises(UserError, match=message):
             Store(name).check_not_empty()

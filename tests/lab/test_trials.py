@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import toys
 from pydantic import ValidationError
 
 from capslib.errors import NotFinite, UserError
-from capslib.lab import runs
+from capslib.lab import provenance, runs
 from capslib.lab.provenance import checkout, code_of
 from capslib.lab.records import Record
 from capslib.lab.runs import run_trial
@@ -214,6 +216,51 @@ def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_
     checkout.cache_clear()
     run(make_experiment(looking), store)
     assert sizes == [1]
+
+
+def test_a_record_of_code_that_changed_meanwhile_says_so(store, make_experiment, monkeypatch):
+    def edited(arm, context):
+        monkeypatch.setattr(provenance, "hash_of_code", lambda *_: "f" * 64)
+        return toys.measured(arm, context)
+
+    experiment = make_experiment(edited)
+    code = code_of(experiment)
+    record = run(experiment, store)
+    assert record.code == code.model_copy(update={"dirty": True})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"series": {"loss": [0.5, float("nan")]}}, r"series\.loss\.1: Input should be"),
+        ({"routing_path": "slow"}, "routing_path: Input should be"),
+        ({"parameters": -1}, "parameters: Input should be greater"),
+    ],
+)
+@pytest.mark.parametrize("max_steps", [None, 3])
+def test_what_no_record_can_hold_is_an_error_with_its_reason(
+    store, make_experiment, change, reason, max_steps
+):
+    """It stopped all other trials, and left nothing."""
+
+    def measured(arm, context):
+        return replace(toys.measured(arm, context), **change)
+
+    experiment = make_experiment(measured)
+    (trial,) = experiment.trials("smoke", where={"size": 2})
+    record = run_trial(experiment, trial, store, Context(seed=0, max_steps=max_steps))
+    assert record == store.get(trial)
+    assert record.failed
+    assert record.exit == ("cut" if max_steps else "error")
+    assert re.search(f"no record can hold what it measured: {reason}", record.message)
+    assert record.message.removeprefix("error: ") in store.log(trial).read_text("utf-8")
+
+
+def test_a_message_that_is_no_unicode_is_kept_as_escapes(store, make_experiment):
+    """As of a file whose name is in another encoding."""
+    record = run(make_experiment(raising(OSError("caf\udce9"))), store)
+    assert record.message.startswith("OSError: caf\\udce9 (")
+    assert "caf\\udce9" in store.log(record.trial).read_text("utf-8")
 
 
 def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
