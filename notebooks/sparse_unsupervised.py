@@ -855,11 +855,10 @@ chapter.table("SP-W-9")
 #
 # In dense networks, mean support below the first rank is
 # {measured}`beyond:dense/em:support_left` of the first with EM routing, and
-# {measured}`encodings:dense:support_left` with RBA. On average only
-# {measured}`beyond:dense/em:winners` rank first for over a thousandth of the images with EM
-# routing, and {measured}`encodings:dense:winners` with RBA. So first ranks gather on few
-# capsules, which is not the flat collapse that the authors expect; a longer training has to
-# confirm it.
+# {measured}`encodings:dense:support_left` with RBA. On more than one image in a thousand only
+# {measured}`beyond:dense/em:winners` rank first with EM routing on average, and
+# {measured}`encodings:dense:winners` with RBA. So first ranks gather on few capsules. That is
+# not the flat collapse that the authors expect; a longer training has to confirm it.
 #
 # ```{fold} Accuracies and support in these networks
 # ```

@@ -153,7 +153,7 @@ for network in study.networks:
         cells.append(f"{fmean(seeds):.1f}" if seeds else frames.MISSING)
     for metric in COSTS.values():
         cost = study.relative_cost(network, metric)
-        cells.append(frames.MISSING if cost is None else f"{cost:.2f}")
+        cells.append(frames.MISSING if cost is None else f"{cost:#.3g}")
     trained, count = study.trained_share(network)
     path = study.path(network) or frames.MISSING
     rows[label(network)] = [*cells, path, f"{trained} of {count}"]
