@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Not yet tested at full size. Small capsule networks with three iterations make more errors than a CNN of their size, but neither has learned enough to decide. Against the paper, no single free energy falls at every update.
+# Not yet tested at full size. Small capsule networks with three iterations make more errors than a CNN of their size, but neither is right often enough in training to decide. Against the paper, no single free energy falls at every update.
 # :::
 #
 # Hinton, Sabour and Frosst (2018) give capsules 4×4 poses and route by expectation
