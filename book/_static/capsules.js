@@ -19,11 +19,14 @@ for (const summary of document.querySelectorAll(".bd-sidenav summary"))
   summary.setAttribute("aria-label", `Pages below ${summary.closest("li").querySelector("a").textContent.trim()}`);
 
 /* On a phone a table of sentences becomes blocks, with a column's name before each value, and so does one that is wider than the screen.
-   A table of the paper scrolls in its box. */
+   A table of the paper with several columns of results is a grid, and scrolls in its box. */
 (() => {
   const phone = matchMedia("(max-width: 640px)");
+  const isGrid = (table) =>
+    new Set([...table.querySelectorAll("span.cell")].map((result) => result.closest("td").cellIndex)).size > 1;
   const toBlocks = () => {
-    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .blocks, .paper-rows, .paper-over-ours)")) {
+    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .blocks, .paper-rows)")) {
+      if (isGrid(table)) continue;
       const heads = [...(table.tHead?.rows ?? [])].map((row) =>
         [...row.cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent.trim())));
       const rows = [...(table.tBodies[0]?.rows ?? [])];
@@ -31,11 +34,13 @@ for (const summary of document.querySelectorAll(".bd-sidenav summary"))
       const wide = phone.matches && table.offsetWidth > table.parentElement.clientWidth;
       if (!heads.length || !(wide || cells.some((cell) => cell.textContent.length > 60))) continue;
       table.classList.add("blocks");
+      const numbered = rows.some((row) => /^\d+$/.test(row.cells[0].textContent.trim()));  // a bare number says nothing
       for (const row of rows) {
         const before = heads[0].length - row.cells.length;  // columns whose cell began in a row above
         for (const cell of row.cells) {
           const column = before + cell.cellIndex;
-          cell.dataset.label = column ? heads.map((names) => names[column]).filter(Boolean).join(", ") : "";
+          const isName = column === 0 && !numbered;
+          cell.dataset.label = isName ? "" : heads.map((names) => names[column]).filter(Boolean).join(", ");
         }
       }
     }

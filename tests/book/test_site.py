@@ -499,6 +499,18 @@ def test_the_tables_of_a_paper_fit_a_laptop(page, chapters, site):
 
 
 @pytest.mark.browser
+def test_a_table_with_one_column_of_results_shows_them_on_a_phone(page, site):
+    page.set_viewport_size({"width": 390, "height": 900})
+    _open(page, site, "book/papers/em_routing.html")
+    table_1 = page.locator("table.paper-over-ours").first
+    for result in table_1.locator("span.cell").all():
+        box = result.bounding_box()
+        assert box["x"] + box["width"] <= 390
+    first = table_1.locator("tbody tr").first.locator("th, td").first
+    assert first.get_attribute("data-label") == "iterations", "a bare number has no name"
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_the_bar_above_the_scorecard_is_as_wide_as_its_table(page, site, width):
     page.set_viewport_size({"width": width, "height": 900})
