@@ -16,7 +16,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import (
     Annotated,
     Any,
@@ -163,11 +163,7 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         weight, source = votes if isinstance(votes, LazyVotes) else (None, votes)
         if not source.is_floating_point():
             raise TypeError(f"votes are floating-point numbers, not {source.dtype}")
-        core = routing.core
-        for name, value in arguments.items():
-            if name not in patterns and _wants_gradient(value):
-                core = None  # it knows no gradient of a tensor whose axes nobody declares
-        result = _route(definition, core, path, weight, source, arguments)
+        result = _route(definition, routing.core, path, weight, source, arguments, patterns)
         return RoutingResult(*(tensor.to(source.dtype) for tensor in result))
 
     routing.core = None
@@ -200,8 +196,12 @@ def _route(
     weight: Tensor | None,
     source: Tensor,
     arguments: dict[str, Any],
+    declared: Collection[str],
 ) -> Tensors:
-    """Route on a path, in at least float32; ``source`` is votes, or with ``weight`` poses."""
+    """Route on a path, in at least float32; ``source`` is votes, or with ``weight`` poses.
+
+    ``declared`` are the names of the arguments whose axes the definition declares.
+    """
     wide = torch.promote_types(source.dtype, torch.float32)
     if weight is not None:
         wide = torch.promote_types(wide, weight.dtype)
@@ -218,18 +218,19 @@ def _route(
         if path == "eager" or not values_can_be_read() or source.numel() == 0:
             return definition(_formed(weight, source), **arguments)
         batch, source, arguments = _one_batch(weight, source, arguments)
-        if _takes_core(core, path, arguments):
+        options = [value for name, value in arguments.items() if name not in declared]
+        if _takes_core(core, path, options):
             result = _by_core(core, path, weight, source, arguments)
         else:
             result = _in_chunks(definition, weight, source, arguments)
     return tuple(tensor.reshape(*batch, *tensor.shape[1:]) for tensor in result)
 
 
-def _takes_core(core: Core | None, path: Path, arguments: Mapping[str, Any]) -> bool:
+def _takes_core(core: Core | None, path: Path, options: Iterable[object]) -> bool:
     """Return whether a path computes the core in the place of the definition."""
     if core is None or (core.only_compiled and path != "compiled"):
         return False
-    return not any(_learns(value) for value in arguments.values())
+    return not any(_learns(option) for option in options)
 
 
 @contextlib.contextmanager
@@ -252,17 +253,15 @@ def _formed(weight: Tensor | None, source: Tensor) -> Tensor:
 
 
 def _learns(option: object) -> bool:
-    """Return whether an option holds a module, or in a sequence a tensor with a gradient."""
+    """Return whether an option is or holds a module, or a tensor that needs a gradient."""
+    if isinstance(option, Tensor):
+        return option.requires_grad
     if isinstance(option, Mapping):
         option = tuple(option.values())
     if isinstance(option, (list, tuple)):
-        return any(_wants_gradient(part) or _learns(part) for part in option)
+        return any(_learns(part) for part in option)
     owners = (option, getattr(option, "__self__", None), getattr(option, "func", None))
     return any(isinstance(owner, nn.Module) for owner in owners)
-
-
-def _wants_gradient(value: object) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
 
 
 def _one_batch(

@@ -152,7 +152,7 @@ def start_on_first_batch(network: _Network) -> _Network:
     True
     """
     for routing in network.modules():
-        is_new = isinstance(routing, Routing) and not hasattr(routing, "waits_for_batch")
+        is_new = isinstance(routing, Routing) and not hasattr(routing, "start_hook")
         if is_new and type(routing).start_from is not Routing.start_from:
             routing.register_load_state_dict_pre_hook(_end_wait_if_loaded)
             _wait_for_batch(routing)
@@ -163,7 +163,7 @@ def waiting_routings(network: nn.Module) -> list[str]:
     """Return the names of the routings in ``network`` that wait for their first batch."""
     names = []
     for name, routing in network.named_modules():
-        if getattr(routing, "waits_for_batch", False):
+        if getattr(routing, "start_hook", None) is not None:
             names.append(name)
     return names
 
@@ -171,7 +171,7 @@ def waiting_routings(network: nn.Module) -> list[str]:
 def wait_again(network: nn.Module, names: Iterable[str]) -> None:
     """Let only the routings with these names wait for a first batch, and no others."""
     for name, routing in network.named_modules():
-        if hasattr(routing, "waits_for_batch"):
+        if hasattr(routing, "start_hook"):
             end_wait(routing)
             if name in names:
                 _wait_for_batch(routing)
@@ -179,13 +179,13 @@ def wait_again(network: nn.Module, names: Iterable[str]) -> None:
 
 def end_wait(routing: Routing) -> None:
     """Let a routing keep its parameters: it has started, or has loaded weights."""
-    if getattr(routing, "waits_for_batch", False):
-        routing.waits_for_batch = False
-        routing.start_hook.remove()
+    hook = getattr(routing, "start_hook", None)  # None after the start
+    if hook is not None:
+        hook.remove()
+        routing.start_hook = None
 
 
 def _wait_for_batch(routing: Routing) -> None:
-    routing.waits_for_batch = True
     routing.start_hook = routing.register_forward_pre_hook(_start, with_kwargs=True)
 
 

@@ -273,7 +273,7 @@ def test_checkpoints_come_along_when_asked(brought, tmp_path, checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "copied"),
+    ("brought_state", "local_state", "copied"),
     [
         ({"step": 5, "time": 2}, {"step": 6, "time": 1}, False),
         ({"step": 5, "time": 2}, {"step": 4, "finished": True, "time": 1}, False),
@@ -283,13 +283,14 @@ def test_checkpoints_come_along_when_asked(brought, tmp_path, checkpoint):
     ],
 )
 def test_the_checkpoint_that_is_further_along_stays(
-    brought, tmp_path, checkpoint, theirs, ours, copied
+    brought, tmp_path, checkpoint, brought_state, local_state, copied
 ):
     """The later one replaced a finished training by an unfinished one."""
-    theirs, ours = checkpoint("there", **theirs), checkpoint("here", **ours)
-    expected = theirs.read_bytes() if copied else ours.read_bytes()
+    brought_file = checkpoint("there", **brought_state)
+    local_file = checkpoint("here", **local_state)
+    expected = brought_file.read_bytes() if copied else local_file.read_bytes()
     assert unpack(brought, Store(tmp_path / "here"), checkpoints=True).checkpoints == copied
-    assert ours.read_bytes() == expected
+    assert local_file.read_bytes() == expected
 
 
 def test_a_training_that_runs_keeps_its_checkpoint_and_a_damaged_one_is_left(
