@@ -8,13 +8,15 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from jupyter_server.serverapp import list_running_servers
+from toys import until
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.py"))
@@ -50,13 +52,8 @@ def lab(tmp_path_factory):
         stderr=(runtime / "log").open("w", encoding="utf-8"),
     )
     try:
-        for _ in range(600):
-            files = list(runtime.glob("jpserver-*.json"))
-            if files and files[0].stat().st_size:
-                break
-            assert server.poll() is None, (runtime / "log").read_text(encoding="utf-8")
-            time.sleep(0.1)
-        address = json.loads(files[0].read_text(encoding="utf-8"))
+        until(lambda: listens(server, runtime))
+        (address,) = list_running_servers(runtime)
 
         def call(method: str, path: str, body: object = None):
             data = None if body is None else json.dumps(body).encode()
@@ -74,6 +71,16 @@ def lab(tmp_path_factory):
     finally:
         server.terminate()
         server.wait(30)
+
+
+def listens(server: subprocess.Popen, runtime: Path) -> bool:
+    """Say whether the server takes calls: it writes its address before it opens its port."""
+    assert server.poll() is None, (runtime / "log").read_text(encoding="utf-8")
+    addresses = list(list_running_servers(runtime))
+    if not addresses:
+        return False
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", addresses[0]["port"])) == 0
 
 
 def ran(notebook: dict) -> None:
