@@ -24,6 +24,7 @@ from benchmarks.__main__ import machine_name, measure, write_table
 from benchmarks.cases import limit
 from capslib import papers
 from capslib.lab.counting import compilable, count_step
+from capslib.lab.memory import PeakMemory
 from capslib.recipes import BaseRecipe, new_network
 from capslib.registry import ROUTINGS
 from capslib.routing import make_routing, use_path
@@ -199,17 +200,17 @@ def train_here(name: str, device: str) -> dict[str, float]:
     labels = torch.arange(len(inputs), device=device) % 2
     network = new_network(recipe, tuple(inputs.shape[1:]), 0).to(device)
     clock = Clock()
-    fit(
-        network,
-        Examples(inputs, labels),
-        loss=recipe.objective(torch.device(device)),
-        optimizer=recipe.optimizer(network),
-        epochs=1000,  # a long run, which compiles
-        batch_size=recipe.batch_size,
-        context=Context(0, device, max_steps=EPOCH_STEPS * (WARM + TIMED), progress=clock),
-    )
-    peak = torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0
-    return {"seconds": clock.seconds_of_a_step(), "bytes": peak}
+    with PeakMemory(device) as peak:
+        fit(
+            network,
+            Examples(inputs, labels),
+            loss=recipe.objective(torch.device(device)),
+            optimizer=recipe.optimizer(network),
+            epochs=1000,  # a long run, which compiles
+            batch_size=recipe.batch_size,
+            context=Context(0, device, max_steps=EPOCH_STEPS * (WARM + TIMED), progress=clock),
+        )
+    return {"seconds": clock.seconds_of_a_step(), "bytes": peak.bytes}
 
 
 class Clock:

@@ -797,7 +797,7 @@ for routing, name in NAMES.items():
         rows[name].append(f"{mean_cost(routing, f'bytes_{path}') / 1e6:,.1f}")
     for times in ("times_em", "times_em_in_training"):
         rows[name].append(f"{mean_cost(routing, times):,.1f}")
-columns = ["parameters of its own (1000)", "MFLOP", "MB kept, eager", "MB kept, fast"]
+columns = ["parameters of its own (1,000)", "MFLOP", "MB kept, eager", "MB kept, fast"]
 columns += ["time in EM steps, fast", "time in EM steps, long training"]
 frames.table(rows, columns, "routing")
 

@@ -181,7 +181,7 @@ def _today(record: Record) -> list[Deviation]:
 
 
 def styled(table: DataFrame, digits: int = 6) -> Styler:
-    """Return a table for a page, its numbers with ``digits`` decimals.
+    """Return a table for a page: thousands with commas, fractions with ``digits`` decimals.
 
     Pandas' own numbers of rows are hidden, and every text is escaped: a record may come from
     anybody, and pandas escapes nothing.
@@ -192,7 +192,7 @@ def styled(table: DataFrame, digits: int = 6) -> Styler:
     if table.index.name and table.columns.nlevels == 1 and not table.columns.name:
         # It stands in one row with the names of columns.
         table = table.rename_axis(index=None, columns=table.index.name)
-    style = table.style.format(precision=digits)
+    style = table.style.format(precision=digits, thousands=",")
     return style.hide(axis="index") if has_row_numbers else style
 
 

@@ -192,6 +192,9 @@ def test_comparisons_count_each_interval_and_each_run_once():
     verdicts = [part, count, verdict("measured", "d"), Verdict(CLAIM, "waiting", "")]
     text = render.comparisons([*verdicts, open_elsewhere])
     assert text.startswith("3 of them carry 2 comparisons; 1 is decided. About one")
+    thousand = verdict("undecided", *map(str, range(1000)))
+    text = render.comparisons([thousand])
+    assert text.startswith("1,000 of them carry 1 comparison; none is decided. About one")
     assert render.comparisons([]) == "No run is compared with anything yet."
 
 

@@ -107,6 +107,9 @@ THOUSANDS_WITHOUT_COMMAS = re.compile(
 )
 
 
+WHOLE_NUMBER_WITHOUT_COMMAS = re.compile(r"[−-]?[1-9]\d{3,}")
+
+
 def test_the_book_writes_thousands_in_one_way(pages):
     for path, page in pages.items():
         article = copy.copy(page.select_one("article.bd-article"))
@@ -116,6 +119,11 @@ def test_the_book_writes_thousands_in_one_way(pages):
             element.decompose()
         wrong = THOUSANDS_WITHOUT_COMMAS.findall(article.get_text(" "))
         assert not wrong, (path, wrong[:5])
+        # In prose four digits may be a year; in a cell of their own only in a column of years.
+        for table in article.select("table:not(:has(th:-soup-contains('year')))"):
+            cells = [cell.get_text(strip=True) for cell in table.select("td")]
+            wrong = [cell for cell in cells if WHOLE_NUMBER_WITHOUT_COMMAS.fullmatch(cell)]
+            assert not wrong, (path, wrong[:5])
 
 
 def test_no_chapter_warns_its_readers(chapters):

@@ -125,18 +125,19 @@ def comparisons(verdicts: Iterable[Verdict]) -> str:
         # A number that is only measured is compared with nothing, and a count has no interval.
         if low < high and verdict.status != "measured":
             comparison = verdict.records, verdict.ours, verdict.interval
-            settled = verdict.status not in OPEN
-            decided[comparison] = decided.get(comparison, False) or settled
+            is_decided = verdict.status not in OPEN
+            decided[comparison] = decided.get(comparison, False) or is_decided
     if not decided:
         return "No run is compared with anything yet."
     keys: set[str] = set()
     for records, *_ in decided:
         keys.update(records)
-    number_decided = sum(decided.values()) or "none"
-    verb = "are" if sum(decided.values()) > 1 else "is"
+    settled = sum(decided.values())
+    verb = "are" if settled > 1 else "is"
     return (
-        f"{len(keys)} of them carry {plural(len(decided), 'comparison')}; {number_decided} "
-        f"{verb} decided. About one 95 % interval in twenty misses the true mean by chance. "
+        f"{number(len(keys))} of them carry {plural(len(decided), 'comparison')}; "
+        f"{number(settled) if settled else 'none'} {verb} decided. "
+        "About one 95 % interval in twenty misses the true mean by chance. "
         "Tests decide theorems and counts; numbers that small networks measure decide nothing."
     )
 
