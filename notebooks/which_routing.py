@@ -55,7 +55,7 @@ from capslib.lab.statistics import interval, leaders
 from capslib.lab.study import QUESTIONS, Study, label, leader_or_ties, title
 from capslib.papers.common import number_of_parameters
 from capslib.papers.which_routing import EXPERIMENTS, STEM
-from capslib.papers.which_routing.comparison import UNIFORM, recipe_of
+from capslib.papers.which_routing.comparison import CNN, UNIFORM, recipe_of
 from capslib.registry import ROUTINGS
 
 plots.use_style()
@@ -85,11 +85,33 @@ if study.scale == "smoke":
 # %% [markdown]
 # ## Does routing help?
 #
-# Up to seven kinds of test, named under *Which network leads*, compare a network with the same capsules without routing, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided. Between equals, chance alone gives one win and one loss in forty comparisons. All comparisons of a network share its three trainings, so chance favours or harms them together.
+# Up to seven kinds of test, named under *Which network leads*, compare a network with the same capsules without routing, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided.
 
 # %% tags=["remove-input"]
-rows = {label(network): list(tally) for network, tally in study.tallies().items()}
+tallies = study.tallies()
+rows = {label(network): list(tally) for network, tally in tallies.items()}
 frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
+
+# %% tags=["remove-input"]
+of_routings = [tally for network, tally in tallies.items() if network in ROUTINGS]
+if of_routings:
+    count = sum(map(sum, of_routings))
+    frames.say(
+        f"Between equals, chance alone gives about {count / 40:.0f} wins and as many losses "
+        f"in the {count} comparisons of routings. All comparisons of a network share its three "
+        "trainings, so chance favours or harms them together."
+    )
+
+# %% tags=["remove-input"]
+CHANGED = ("shifted by 4 pixels", "turned by 30 degrees", "at three quarters of its size")
+wins_on_changed = 0
+for (_, question), standings in study.standings().items():
+    wins_on_changed += question in CHANGED and standings.get(CNN) == "better"
+if wins_on_changed:
+    frames.say(
+        f"Of the {tallies[CNN].better} wins of the CNN, {wins_on_changed} are on images that "
+        "are shifted, turned or made smaller, where its padding may help it."
+    )
 
 # %% tags=["remove-input"]
 left_out = set()
@@ -113,7 +135,7 @@ if time is not None:
 # ```
 
 # %% tags=["remove-input"]
-rows, networks = {}, list(study.tallies())
+rows, networks = {}, list(tallies)
 SIGNS = {"better": "wins", "worse": "loses", "undecided": "·"}
 for (data, question), standings in study.standings().items():
     cells = [SIGNS[standings[network]] if network in standings else "" for network in networks]
@@ -123,7 +145,7 @@ frames.table(rows, map(label, networks), "data", "test images")
 # %% [markdown]
 # ## Which network leads, and in what
 #
-# Each cell names the network with the highest mean accuracy, in percent, and those that three seeds do not tell from it: the interval of the paired difference contains zero. A network whose seeds scatter can be among them. If these are more than three, or all, there is no clear leader. A core-second is a second of one CPU core.
+# Each cell names the network with the highest mean accuracy, in percent. After *or* stand those that three seeds do not tell from it: the interval of the paired difference contains zero. A network whose seeds scatter can be among them. With more than three names there is no clear leader, nor if all networks are named. A core-second is a second of one CPU core.
 
 # %% tags=["remove-input"]
 rows = {}
@@ -136,8 +158,8 @@ frames.table(rows, map(title, study.data_sets), "test images")
 # %% [markdown]
 # ## What each routing gives, and what it costs
 #
-# Accuracy is that after equally many steps. Bold is the best of a column, with all that are too close to tell apart.
-# Time is that of a training step with 64 images, and memory what its forward pass keeps for the gradient; both are relative to dynamic routing. The [path](speed.md) says how a routing was computed: compiled, or *fast* where it could not be compiled when the study began.
+# Accuracy is that after equally many steps. Bold is the best of a column, with all that are too close to tell apart. So of two equal means only the one whose seeds scatter more may be bold.
+# Time is that of a training step with 64 images, and memory what its forward pass keeps for the gradient; both are relative to dynamic routing. The [path](speed.md) says how a routing was computed: compiled, or *fast* where it could not be compiled when the study began. Similarity routing is compiled today and several times as fast, so here it gets too few steps for its core-seconds.
 # A network has trained if its accuracy on training images is at least 90 %; the last column counts all its trainings so far.
 
 # %% tags=["remove-input"]
@@ -164,26 +186,29 @@ table.apply(lambda row: [bold[cell] for cell in is_best[row.name]], axis=1, subs
 
 
 # %% mystnb={"figure": {"caption": "Which network is most accurate? Test accuracy after equally many steps, and after as many core-seconds as dynamic routing takes for them. Small: seeds; large: their mean, with its 95 % interval.", "name": "fig-wr-accuracy"}, "image": {"alt": "Test accuracy of each network, a row of panels for each data set. Highest after equally many steps: {leading}`after equally many steps`. Highest after equally many core-seconds: {leading}`after equally many core-seconds`."}} tags=["hide-input"]
-def compare(columns: dict[str, str]) -> None:
-    """Draw a panel for each data set and each column, which names a metric."""
+def compare(columns: dict[str, str], share_x: bool = False) -> None:
+    """Draw a panel for each data set and each column, which names a metric in percent."""
     shown = {}
     for data in study.data_sets:
         values = [study.values(data, metric) for metric in columns.values()]
         if any(values):
             shown[data] = values
     rows, width = max(1, len(shown)), len(columns)
-    _, axes = plots.panels(width, height=2.5, rows=rows, squeeze=False, sharey=True)
+    sharex = "row" if share_x else False
+    _, axes = plots.panels(
+        width, height=2.5, rows=rows, squeeze=False, sharex=sharex, sharey=True
+    )
     if not shown:
         for axis in axes.flat:
             axis.set_axis_off()
-        axes[0, 0].text(0, 0.5, "No network has run yet.")
+        axes[0, 0].text(0, 0.5, "No network has all its runs yet.")
     for line, (data, values) in zip(axes, shown.items(), strict=False):
         for axis, name, of_metric in zip(line, columns, values, strict=True):
             drawn = {}
             for network in study.networks:
                 seeds = of_metric.get(network, [])
                 color = plots.routing_color(network)
-                drawn[label(network)] = (color, None, seeds, interval(seeds) or ())
+                drawn[label(network)] = (color, None, seeds, interval(seeds, (0, 100)) or ())
             plots.rows(axis, drawn)
             axis.set_title(title(data))
             axis.set_xlabel(name)
@@ -194,13 +219,14 @@ compare(
     {
         "test accuracy, equal steps (%)": "test_accuracy_at_steps",
         "test accuracy, equal core-seconds (%)": "test_accuracy_at_seconds",
-    }
+    },
+    share_x=True,
 )
 
 # %% [markdown]
 # ## On images that training never saw
 #
-# Capsules are said to generalise to new positions and poses. The networks train on upright, centred images, without augmentation. Then test images are shifted, turned or made smaller.
+# Capsules are said to generalise to new positions and poses. The networks train on upright, centred images, without augmentation. Then test images are shifted, turned or made smaller; the mean is over four directions of a shift, and both of a turn.
 #
 # The CNN has an advantage here. Its convolutions pad an image, and read all of it. Those of the capsules do not, and never read the last three rows and columns. A shift can push a digit into them. Routings compare fairly with each other.
 
@@ -223,7 +249,8 @@ compare(
     {
         "familiar azimuths (%)": "familiar_accuracy_at_steps",
         "novel azimuths (%)": "novel_accuracy_at_steps",
-    }
+    },
+    share_x=True,
 )
 
 # %% [markdown]
@@ -239,17 +266,17 @@ compare(
 # %% tags=["remove-input"]
 highest = study.highest("pgd_0.2_accuracy")
 if highest:
-    frames.say(f"Most accurate under the stronger attack: {highest}.")
+    frames.say(f"Leaders under the stronger attack, named as in the table above: {highest}.")
 
 # %% [markdown]
-# An attack that follows gradients fails where they vanish, and then says nothing. The last table has the share of zeros in the gradient: under capsules mostly the rows and columns that they never read, where an attack on the CNN has more pixels to change.
+# An attack that follows gradients fails where they vanish, and then says nothing. The last table of the page has the share of zero gradients. For capsules these are mostly the edge pixels that they never read, so an attack has fewer pixels to change than on the CNN.
 #
 # ## Does it route at all?
 #
-# A coupling is the weight of a vote, and couplings that stay uniform are no routing. Their distance from uniform is the share that would have to move to make them equal. It is 0 if all competing votes weigh the same. If one takes all, it is 90 % among ten parents, and 99 % among 128 children.
+# A coupling is the weight of a vote, and couplings that stay uniform are no routing. Their distance from uniform is the share that would have to move to make them equal. It is 0 if all competing votes weigh the same. If one takes all, it is 90 % among the ten classes of MNIST, and 80 % among the five of smallNORB. Among their children it is above 99 %.
 # {doc}`Negation and bias <papers/negation_limitation>` asks a second question: does a network tell an image from its negative?
 
-# %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images. Among K rivals a distance is at most (K - 1)/K: near 1 over many children, less over few parents.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images. Among K rivals a distance is at most (K - 1)/K.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
 compare(
     {
         "distance from uniform (%)": "coupling_distance",
@@ -259,10 +286,9 @@ compare(
 
 # %% tags=["remove-input"]
 distances = {}
-for network in study.networks:
-    distance = study.mean(network, "coupling_distance")
-    if distance is not None and network != UNIFORM:
-        distances[network] = distance
+everywhere = [set(study.values(data, "coupling_distance")) for data in study.data_sets]
+for network in set.intersection(*everywhere) - {UNIFORM} if everywhere else ():
+    distances[network] = study.mean(network, "coupling_distance")
 if distances:
     in_order = sorted(distances, key=distances.get)
     parts = [f"{label(network)} {distances[network]:.0f} %" for network in in_order]
@@ -271,8 +297,9 @@ if distances:
         if network in ROUTINGS and ROUTINGS[network].couplings_sum_over == "children":
             over_children.append(label(network))
     frames.say(
-        f"Mean distance from uniform, the least first: {', '.join(parts)}. The ceiling is higher "
-        f"where couplings sum to one over the children: {', '.join(over_children)}."
+        f"Mean distance over all data sets, the least first: {', '.join(parts)}. "
+        "The ceiling is higher where couplings sum to one over the children: "
+        f"{', '.join(over_children)}."
     )
 
 # %% [markdown]
@@ -281,8 +308,8 @@ if distances:
 # We fixed the networks, the trainings and the measurements before the runs. In rehearsals of at most 1,000 steps hardly a smallNORB image survived the attacks, so we lowered $\varepsilon$. The comparisons that count, and when one is won, we fixed when one seed on MNIST had run.
 #
 # * **Network.** A convolution, primary capsules, and one capsule for each class, without a decoder. The CNN has as many parameters. Each routing has its own defaults. *No routing* is one iteration of dynamic routing, whose couplings are uniform.
-# * **Data.** MNIST, Fashion-MNIST, and smallNORB at 32 × 32 pixels, each image standardised. Some training images are held out; of smallNORB one instance of each class.
-# * **Training.** Margin loss, Adam with a constant learning rate, batches of 64, no augmentation.
+# * **Data.** MNIST, Fashion-MNIST, and smallNORB at 32 × 32 pixels, made from a [JPEG export](data.md) at half size. Each image is standardised. Some training images are held out; of smallNORB one instance of each class.
+# * **Training.** Margin loss, for the CNN on the logistic function of its logits. Adam with a constant learning rate, batches of 64, no augmentation.
 # * **Learning rate.** 0.001 and 0.003 for each network. The one with the higher held-out accuracy counts; test images choose nothing.
 # * **Budgets.** 12,000 steps for each network; and the core-seconds that dynamic routing takes for them. How many steps these allow follows from one timing before the runs.
 # * **Novel viewpoints.** Images of six azimuths to train on, and a third of the steps: as many passes over the images.
@@ -357,7 +384,16 @@ frames.styled(frames.configuration(EXPERIMENTS["comparison"]))
 # capslib run which_routing --scale cpu
 # ```
 #
-# A routing of your own appears here once it is in `capslib/registry.py`, has run, and the page is executed again: `capslib execute which_routing --scale cpu`.
+# %% tags=["remove-input"]
+seconds = sum(run.wall_seconds for runs in study.records.values() for run in runs)
+if study.scale == "cpu":
+    frames.say(
+        f"The {finished} trainings so far took {seconds / 3600:.0f} hours of a CPU core, "
+        "beside other work."
+    )
+
+# %% [markdown]
+# A routing of your own appears here once it is in `capslib/registry.py`, has run, and `make book` has drawn the page again.
 #
 # ```{fold} All measurements
 # ```

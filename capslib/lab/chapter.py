@@ -168,19 +168,16 @@ def _unjudged(verdicts: Sequence[Verdict], names: Mapping) -> str:
 def _cell(verdict: Verdict, digits: int) -> str:
     """Return the HTML of the paper's value over ours, with the square of the verdict.
 
-    Where they differ by at most the claim's tolerance, the cell is tinted.
+    Where the value is reproduced, the cell is tinted.
     """
     claim, value = verdict.claim, verdict.ours
     seal = claims.seal(verdict, f"../scorecard.html#claim-{claim.id}")
-    kind = "cell"
-    if value is None:
-        measured = " / ".join(f"{seed:.{digits}f}" for seed in verdict.listed) or "–"
-    else:
-        measured = f"{value:.{digits}f}"
-        if abs(value - claim.value) <= (claim.tolerance or 0):
-            kind = "cell near"
+    kind = "cell near" if verdict.status == "reproduced" else "cell"
+    seeds = verdict.listed if value is None else (value,)
+    measured = " / ".join(f"{seed:.{digits}f}" for seed in seeds)
     printed = f'<span class="printed">{claim.value:.{digits}f}</span>'
-    lines = f'{printed}<span class="measured">{measured} {seal}</span>'
+    ours = f"{measured} {seal}".lstrip()
+    lines = f'{printed}<span class="measured">{ours}</span>'
     return f'<span id="at-{claim.id}" class="{kind}">{lines}</span>'
 
 

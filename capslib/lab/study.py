@@ -77,7 +77,7 @@ class Tally(NamedTuple):
 
     def __str__(self) -> str:
         worse = self.worse or "none"
-        return f"wins {self.better} of {sum(self)} comparisons, and loses {worse}"
+        return f"wins {self.better} of its {plural(sum(self), 'comparison')}, and loses {worse}"
 
 
 class Study:
@@ -199,7 +199,7 @@ class Study:
         return [run for run in self.records["comparison"] if name_of(run.config) == network]
 
     def answer(self) -> str:
-        """Return the routing to take, and how a CNN compares, in a sentence each.
+        """Return the routing to take, and how a CNN compares.
 
         It is the routing that wins most comparisons with no routing, less those that it loses;
         of equal ones, the one that wins more, then the one with the fastest step. It has to win
@@ -225,10 +225,15 @@ class Study:
         if merit(best)[0] > 0:
             sentences = f"{scope}, take {label(best)}: against no routing it {tallies[best]}."
         else:
-            reason = "Against the same capsules without routing, each loses at least as often"
-            sentences = f"{scope}, {nobody} is shown to help. {reason} as it wins."
+            total = Tally(*map(sum, zip(*tallies.values(), strict=True)))
+            reason = (
+                "So begin with one iteration, which routes nothing. "
+                f"In {plural(sum(total), 'comparison')} with it, routings win {total.better}, "
+                f"lose {total.worse}, and leave {total.undecided} undecided."
+            )
+            sentences = f"{scope}, {nobody} is shown to help. {reason}"
         if cnn:
-            sentences += f" A CNN of the same size, against the same capsules, {cnn}."
+            sentences += f" A CNN of the same size {cnn}."
         return sentences
 
     @property
@@ -289,12 +294,12 @@ def values(runs: Iterable[Run], metric: str) -> list[float]:
 
 
 def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
-    """Return the network with the highest mean, and those too close to tell apart from it.
+    """Return the network with the highest mean, and those too close to tell apart, with theirs.
 
     If there are more than two of these, or if none can be told apart, there is no leader.
 
     >>> leader_or_ties({"em": [97.0, 97.4], "dynamic": [98.0, 98.2], "cnn": [90.0, 90.1]})
-    'dynamic (RBA) 98.1 or EM'
+    'dynamic (RBA) 98.1 or EM 97.2'
     """
     if not values_of:
         return frames.MISSING
@@ -303,8 +308,8 @@ def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
     first, *rivals = sorted(in_order, key=lambda name: -fmean(values_of[name]))
     if len(rivals) > 2 or (rivals and len(best) == len(values_of)):
         return "no clear leader"
-    highest = f"{label(first)} {fmean(values_of[first]):.1f}"
-    return " or ".join([highest, *map(label, rivals)])
+    means = [f"{label(name)} {fmean(values_of[name]):.1f}" for name in (first, *rivals)]
+    return " or ".join(means)
 
 
 def label(network: str) -> str:

@@ -181,9 +181,9 @@ def test_a_row_has_the_values_without_their_units(verdict, nothing):
         assert shown["data-ours"] == text
 
 
-def test_comparisons_count_each_interval_and_each_run_once():
-    def verdict(status, *keys):
-        between = {"ours": 0.5, "interval": (0.4, 0.6), "records": keys, "scale": "cpu"}
+def test_comparisons_count_each_interval_once_and_full_size_apart():
+    def verdict(status, *keys, scale="cpu"):
+        between = {"ours": 0.5, "interval": (0.4, 0.6), "records": keys, "scale": scale}
         return Verdict(CLAIM, status, "", **between)
 
     part, second = verdict("same order", "a", "b"), verdict("undecided", "b", "c")
@@ -191,10 +191,14 @@ def test_comparisons_count_each_interval_and_each_run_once():
     open_elsewhere = verdict("undecided", "a", "b")
     verdicts = [part, count, verdict("measured", "d"), Verdict(CLAIM, "waiting", "")]
     text = render.comparisons([*verdicts, open_elsewhere])
-    assert text.startswith("3 of them carry 2 comparisons; 1 is decided. About one")
-    thousand = verdict("undecided", *map(str, range(1000)))
-    text = render.comparisons([thousand])
-    assert text.startswith("1,000 of them carry 1 comparison; none is decided. About one")
+    small = "in small networks or on other data"
+    assert text.startswith(f"Comparisons decided: 1 of 2 {small}. About one")
+    full = verdict("reproduced", "e", scale="paper")
+    text = render.comparisons([part, full])
+    assert text.startswith(f"Comparisons decided: 1 of 1 at full size, 1 of 1 {small}. About")
+    thousand = [verdict("undecided", str(key)) for key in range(1000)]
+    text = render.comparisons(thousand)
+    assert text.startswith(f"Comparisons decided: 0 of 1,000 {small}. About one")
     assert render.comparisons([]) == "No run is compared with anything yet."
 
 

@@ -98,9 +98,13 @@ def test_a_table_of_the_paper_has_its_value_over_ours(chapter, measured):
     html = chapter.side_by_side(table, digits=1).to_html()
     link = '<a class="vq v-measured of-reduced" href="../scorecard.html#claim-'
     printed, below = '<span class="printed">', '</span><span class="measured">'
-    assert f'id="at-{BIAS}" class="cell near">{printed}99.7{below}99.8 {link}' in html
+    assert f'id="at-{BIAS}" class="cell">{printed}99.7{below}99.8 {link}' in html
     assert f'class="cell">{printed}99.8{below}98.0 ' in html
     assert f'id="at-{NO_BIAS}" class="cell">{printed}49.6{below}50.0 / 99.8 <a' in html
-    assert f"{below}– <a" in html
+    assert f"{below}<a" in html
     assert "two &lt;layers&gt;" in html
     assert "<b>" not in html
+    at_full_size = replace(verdicts[BIAS], status="reproduced", scale="paper")
+    verdicts[BIAS] = at_full_size
+    html = chapter.side_by_side(table, digits=1).to_html()
+    assert f'id="at-{BIAS}" class="cell near">{printed}99.7{below}99.8 <a' in html

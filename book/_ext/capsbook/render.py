@@ -114,31 +114,34 @@ def what_verdicts_rest_on(evidence: Evidence, stem: str) -> str:
     date = f"{newest.day} {newest:%B %Y}"
     count = plural(len(runs), "record")
     comparison = comparisons(evidence.of(stem))
-    return f"Verdicts come from {count}, the newest of {date}. {comparison}"
+    return f"Verdicts rest on {count}, the newest of {date}. {comparison}"
 
 
 def comparisons(verdicts: Iterable[Verdict]) -> str:
-    """Say how many distinct intervals and runs these verdicts rest on."""
-    decided: dict[tuple, bool] = {}
+    """Say how many distinct comparisons these verdicts rest on, and how many are decided."""
+    decided: dict[str, dict[tuple, bool]] = {}
     for verdict in _with_parts(verdicts):
         low, high = verdict.interval or (0, 0)
         # A number that is only measured is compared with nothing, and a count has no interval.
-        if low < high and verdict.status != "measured":
-            comparison = verdict.records, verdict.ours, verdict.interval
-            is_decided = verdict.status not in OPEN
-            decided[comparison] = decided.get(comparison, False) or is_decided
+        if low == high or verdict.status == "measured" or verdict.setting == EXACT:
+            continue
+        by_comparison = decided.setdefault(PLACES[verdict.setting], {})
+        comparison = verdict.records, verdict.ours, verdict.interval
+        is_decided = verdict.status not in OPEN
+        by_comparison[comparison] = by_comparison.get(comparison, False) or is_decided
     if not decided:
         return "No run is compared with anything yet."
-    keys: set[str] = set()
-    for records, *_ in decided:
-        keys.update(records)
-    settled = sum(decided.values())
-    verb = "are" if settled > 1 else "is"
+    counts_by_place = []
+    for place in dict.fromkeys(PLACES.values()):
+        if place in decided:
+            outcomes = decided[place].values()
+            counts_by_place.append(
+                f"{number(sum(outcomes))} of {number(len(outcomes))} {place}"
+            )
     return (
-        f"{number(len(keys))} of them carry {plural(len(decided), 'comparison')}; "
-        f"{number(settled) if settled else 'none'} {verb} decided. "
+        f"Comparisons decided: {', '.join(counts_by_place)}. "
         "About one 95 % interval in twenty misses the true mean by chance. "
-        "Tests decide theorems and counts; numbers that small networks measure decide nothing."
+        "Small networks decide orders at most, never values. Tests decide theorems and counts."
     )
 
 
@@ -152,9 +155,15 @@ KINDS = {
     CAPSULES: "networks of full size",
     BASELINES: "baselines of full size",
     REDUCED: "small networks",
-    EXACT: "theorems, exact counts",
+    EXACT: "theorems or exact counts",
 }
 """What evidence of each group is, in a few words."""
+PLACES = {
+    CAPSULES: "at full size",
+    BASELINES: "at full size",
+    REDUCED: "in small networks or on other data",
+}
+"""Where a comparison of each group was made."""
 LABELS = {REDUCED: "small networks, or other data"}
 """How pages name a group, where not by itself."""
 
@@ -167,11 +176,15 @@ def kinds(verdicts: Sequence[Verdict]) -> str:
 
 
 def brief(verdict: Verdict) -> str:
-    """Return our value and its interval with three digits; a tally where there is no value."""
+    """Return our value and its interval with three digits; a tally where there is no value.
+
+    Of a difference, say first of what it is: ``lead in accuracy on MNIST (sparse − supcaps)``.
+    """
     if verdict.ours is None:
         return claims.ours(verdict)
-    lead = "lead " if verdict.measures.startswith("lead") else ""
-    return f"{lead}{our_value(verdict)} {our_interval(verdict) or ''}"
+    value = f"{our_value(verdict)} {our_interval(verdict) or ''}"
+    quantity, comma, _ = verdict.measures.rpartition(", ")
+    return f"{quantity}: {value}" if comma else value
 
 
 def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
