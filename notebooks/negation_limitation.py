@@ -13,19 +13,20 @@
 # ```
 #
 # :::{div} answer
-# Both theorems hold, and the experiment on signs reproduces. In small networks deep dynamic routing (RBA) without a bias does not train, as claimed; for EM some depths are open. From other first weights both train.
+# Both theorems hold, and the experiment on signs reproduces. In small networks deep dynamic routing (RBA) without a bias does not train, as claimed; for EM some depths are open. From first weights near the identity, both train.
 # :::
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias give
-# an input and its negative the same activations.
-# Our code agrees, to the last bit.
+# an input and its negative equal activations.
+# Our code agrees exactly.
 # At the paper's size, routing by agreement (RBA) without a bias gets
-# {ours}`NEG-T1-rba-nobias` of the signs right; with one it gets {ours}`NEG-T1-rba-bias`.
+# {ours}`NEG-T1-rba-nobias` of the signs right; with one, {ours}`NEG-T1-rba-bias`.
 # The paper has {theirs}`NEG-T1-rba-nobias` and {theirs}`NEG-T1-rba-bias`; EM routing reproduces, too.
-# The authors say that this symmetry is why deep networks do not train.
+# The authors blame this symmetry for deep networks that do not train.
 # In {ref}`small networks <reduced>` on 14-pixel images, four layers of RBA without a bias reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy` on MNIST.
 # From initial weights that keep vectors from shrinking they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without a bias.
-# So the symmetry alone does not stop them.
+# EM trains from weights near the identity instead.
+# So the symmetry alone stops neither.
 #
 # ```{headlines} negation_limitation
 # ```
@@ -127,7 +128,7 @@ MISTAKE, RELEASED = plots.ROLE_COLORS["mistake"], plots.ROLE_COLORS["released"]
 # But four RBA layers without a bias do train, if their initial weights keep the length of the signal (second panel).
 # They are as symmetric as before. {ref}`Control experiments <negation-scale>` look for what stops training.
 
-# %% mystnb={"figure": {"caption": "What does the symmetry stop? First: the score of one class in eight untrained RBA networks without a bias; they take one number x, have four hidden capsules, and weights of standard deviation 6. Dotted: x = 0. Second: three small networks of four RBA layers on 14-pixel MNIST, and their mean (large). Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random networks without a bias over the input from minus one to one. Every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of small networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length. With a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Does the symmetry stop training? First: the score of one class in eight untrained RBA networks without a bias; they take one number x and have four hidden capsules. Large weights, of standard deviation 6, make the curves visible. Dotted: x = 0. Second: three small networks of four RBA layers on 14-pixel MNIST, and their mean (large). Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random networks without a bias over the input from minus one to one. Every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of small networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length. With a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
 x = torch.linspace(-1, 1, 201)
 figure, (score_axis, accuracy_axis) = plots.panels(2)
 for seed in range(8):
@@ -191,6 +192,8 @@ for axis, layer_bias in zip(axes, (None, bias), strict=True):
     axis.set_title("without bias" if layer_bias is None else "with bias")
     axis.set_aspect("equal")
     axis.grid(True, axis="both")
+    axis.set_xlabel("first coordinate")
+axes[0].set_ylabel("second coordinate")
 plt.show()
 
 # %% [markdown]
@@ -290,8 +293,6 @@ frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.
 # variance.
 # The bias is added to the votes: $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i + \mathbf B_j$.
 # It moves only the means (theorem 3 below), so our code adds it once, at the end.
-# `test_every_variant_is_what_the_loops_say_on_both_paths` compares it with loops that add
-# it to every vote.
 # The authors' capsules are vectors, and so are ours: a parent returns $a_j\, \boldsymbol\mu_j / (\lVert \boldsymbol\mu_j \rVert + 10^{-8})$. This offset {ref}`matters in Table 1 <negation-offset>`.
 #
 # ```{live-source} capslib.routing.em.em_routing
@@ -310,13 +311,15 @@ frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.
 # **Theorem 3, which the paper does not state.** A bias on the votes of an EM layer does not change the activations of that layer. *Why:* the same $\mathbf B_j$ on all votes moves $\boldsymbol\mu_j$ along, and
 # $\hat{\mathbf u}_{j|i} - \boldsymbol\mu_j$ stays the same. The bias moves poses at once, and activations from the next layer on.
 #
-# We test all three in random stacks, in double precision.
+# Random stacks in double precision test theorems 1 and 2. For theorem 3,
+# `test_every_variant_is_what_the_loops_say_on_both_paths` compares our code with loops that
+# add the bias to every vote.
 
 # %% tags=["remove-cell"]
 symmetry_runs = session.run(STEM, "symmetry")
 
 
-# %% mystnb={"figure": {"caption": "By how much do the activations of x and -x differ? The largest difference in random stacks of 1 to 9 layers, without a bias (rings) and with one (dots). The lowest line is exactly zero. *EM* passes on the means of clusters; *EM with vectors* passes on their directions, scaled to the activations.", "name": "fig-symmetry"}, "image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for each routing. With a bias it is large, but for a single EM layer it is exactly zero."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "By how much do the activations of x and -x differ? The largest difference in random stacks of 1 to 9 layers, without a bias (rings) and with one (dots). The lowest line is zero. *EM* passes on the means of clusters; *EM with vectors* passes on their directions, scaled to the activations.", "name": "fig-symmetry"}, "image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for each routing. With a bias it is large, but for a single EM layer it is zero up to rounding."}} tags=["hide-input"]
 def draw_violation(axis: plt.Axes, arm: str, *marker: str, **style: object) -> None:
     """Draw by how much activations of x and -x differ at most, by number of layers."""
     stacks = frames.select(symmetry_runs, "symmetry", arm=arm)
@@ -372,7 +375,7 @@ chapter.table(*names, names=names)
 sign_runs = session.run(STEM, "sign")
 
 # %% [markdown]
-# Table 1 at full size: training accuracy in percent, the paper's value over ours. A tinted cell agrees within the [tolerance](../how_to_read.md#tolerances), which is tighter near the end of the scale.
+# Table 1 at full size: training accuracy in percent, the paper's value over ours. A value is reproduced (tick, tint) if the paper's lies in our 95 % interval widened by the [tolerance](../how_to_read.md#tolerances), tighter near the scale's end.
 
 # %% tags=["remove-input"]
 rows = [
@@ -417,7 +420,7 @@ plt.show()
 # code
 # [averages over the last batches](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/train_sign.py#L131-L136),
 # and a batch may hold x without −x, so its values need not be exactly one half.
-# EM with a bias reproduces only if 10⁻⁸ is added to the length by which it divides, as in the released code. Without this offset it is right on {measured}`sign@paper:em_vector/bias/no_offset:train_accuracy` ({ref}`why <negation-offset>`).
+# EM with a bias reproduces only with 10⁻⁸ added to a length, as in the released code. Without this offset it is right on {measured}`sign@paper:em_vector/bias/no_offset:train_accuracy` ({ref}`why <negation-offset>`).
 #
 # ### How deep can it be? (Tables 2 and 3)
 #
@@ -453,7 +456,7 @@ for routing, title in TABLES.items():
     display(chapter.side_by_side(pd.DataFrame(rows), digits=1))
 
 
-# %% mystnb={"figure": {"caption": "How deep can a network be and still train? Open marks: the paper. Filled: our small networks, three a depth; a line joins their means. Dotted: chance.", "name": "fig-depth"}, "image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. In our small networks RBA of four and five layers and EM of eight and nine end near chance without a bias. With seven EM layers it depends on the seed."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How deep can a network be and still train? Circles: with a bias; squares: without. Open: the paper. Filled: our small networks, three a depth. A line joins their means; it breaks where only some train. Dotted: chance.", "name": "fig-depth"}, "image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. In our small networks RBA of four and five layers and EM of eight and nine end near chance without a bias. With seven EM layers it depends on the seed."}} tags=["hide-input"]
 def is_split(percents: list[float]) -> bool:
     """Return whether some networks train and others do not."""
     return min(percents) <= 100 * TRAINS < max(percents)
@@ -488,6 +491,8 @@ plt.setp(axes[1], xlabel="capsule layers")
 plt.setp(axes[:, 0], ylabel="test accuracy (%)")
 axes[0][0].text(2.1, 85, "with bias", color=BLUE, fontsize=9.5)
 axes[0][0].text(3.1, 20, "without", color=INK, fontsize=9.5)
+axes[1][0].text(3.1, 70, "with bias", color=ORANGE, fontsize=9.5)
+axes[1][0].text(7.9, 20, "without", color=INK, fontsize=9.5)
 plt.show()
 
 # %% tags=["remove-input"]
@@ -503,19 +508,19 @@ chapter.table(*names, names=names)
 
 # %% [markdown]
 # * *RBA without a bias* agrees at every depth. Four and five layers stay near chance. The
-#   first seed does so after twice the training, too.
+#   first seed does so after twice the training, too. This is weak evidence for the full
+#   size: 72 primary capsules in place of 1,152 make the first signal several times shorter.
 # * *EM without a bias* agrees at five and six layers. With seven, one of three networks trains on MNIST, and two on Fashion-MNIST. Eight and nine stay near chance.
 #   Only the first seed has runs of twice the length. On MNIST neither depth trains in them.
-#   But with nine layers accuracy near chance rises by
+#   But with nine layers that seed's accuracy, near chance, rises by
 #   {measured}`depth:mnist/em_vector/9/no_bias/twice - mnist/em_vector/9/no_bias:test_accuracy`
 #   to {measured}`depth:mnist/em_vector/9/no_bias/twice:test_accuracy`.
-#   [Our rule](/book/how_to_read.md#statistics) allows a tenth of its value, so nine layers are
+#   [Our rule](/book/how_to_read.md#statistics) allows a change by a tenth, so nine layers are
 #   undecided. On Fashion-MNIST eight layers do train in them, so eight are undecided; nine
 #   stay near chance.
 # * *With a bias* all our networks train. For seven EM layers on MNIST and eight on Fashion-MNIST, the seeds differ too much for a verdict.
 #
-# All first weights here have the paper's standard deviation. But 72 primary capsules in
-# place of 1,152 make the first signal of RBA several times shorter.
+# All first weights here have the paper's standard deviation.
 # {ref}`Other weights <negation-scale>` let deep networks train without a bias.
 #
 # ### When does learning start? (Figure 2)
@@ -565,8 +570,11 @@ names = {
 chapter.table(*names, names=names)
 
 # %% [markdown]
+# The first and last row share two parts, five and six EM layers; the table at the top counts
+# them once.
+#
 # In small networks without a bias, five EM layers start after {measured}`depth:mnist/em_vector/5/no_bias:steps_to_20_percent` on average, six after {measured}`depth:mnist/em_vector/6/no_bias:steps_to_20_percent`.
-# With a bias, eight layers start after {measured}`depth:mnist/em_vector/8/bias:steps_to_20_percent`, nine after {measured}`depth:mnist/em_vector/9/bias:steps_to_20_percent`. We call a start in the first twentieth of a run *at once*; for nine layers the seeds do not settle it.
+# With a bias, eight layers start after {measured}`depth:mnist/em_vector/8/bias:steps_to_20_percent`, nine after {measured}`depth:mnist/em_vector/9/bias:steps_to_20_percent`. We call a start within 187 steps, a twentieth of a run, *at once*. For nine layers the seeds do not settle it.
 # Only full-size runs can tell whether the deepest start within 50 epochs.
 #
 # ## Deviations
@@ -578,7 +586,7 @@ chapter.table(*names, names=names)
 # | deep networks | 28-pixel images, 50 epochs (text) or 30 (scripts) | 14-pixel images, 4 or 5 epochs, ten times the learning rate | No value of Tables 2 and 3 is decided, only orders. |
 # | reported accuracy | not said; the best epoch in the second release | last epoch | Seven EM layers with a bias end at {measured}`depth:mnist/em_vector/7/bias:test_accuracy`; their best epoch has {measured}`depth:mnist/em_vector/7/bias:best_test_accuracy`. |
 # | squash | adds 10⁻⁸ to every component | adds nothing | The constant is a tiny bias and breaks the symmetry. |
-# | direction of EM capsules | $\boldsymbol\mu / (\lVert\boldsymbol\mu + \varepsilon\rVert + \varepsilon)$ with $\varepsilon = 10^{-8}$, which is added to votes, too | $\boldsymbol\mu / (\lVert\boldsymbol\mu\rVert + \varepsilon)$ | Inside the norm and on votes, ε breaks the symmetry. {ref}`Outside the norm it lets EM with a bias learn the sign <negation-offset>`. |
+# | direction of EM capsules | $\boldsymbol\mu / (\lVert\boldsymbol\mu + \varepsilon\rVert + \varepsilon)$ with $\varepsilon = 10^{-8}$, which is added to votes, too | $\boldsymbol\mu / (\lVert\boldsymbol\mu\rVert + \varepsilon)$ | Inside the norm and on votes, ε breaks the symmetry. {ref}`Outside the norm it raises the accuracy of EM on signs <negation-offset>`. |
 # | hidden capsules under EM | 12 numbers (text) or 10 (scripts) | 10 | Text and scripts disagree; we take the scripts to have made the values. |
 # | E-step of EM | densities [with a constant](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) | log-densities | {ref}`The constant hides how wide a cluster is <negation-densities>`. |
 # | cost of EM | [the logarithm of the variance](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L87-L92), $\ln \sigma^2$ | as released | Hinton et al. have $\ln \sigma$, half of it. |
@@ -645,15 +653,16 @@ plt.show()
 # ### Densities that hide a cluster's width
 #
 # The [released E-step](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) computes a density itself, not its logarithm:
-# $p_{ij} = e^{-d_{ij}/2} / \bigl(\sqrt{2\pi \prod_h \sigma_h^2 + \varepsilon} + \varepsilon\bigr)$ with
-# $\varepsilon = 10^{-8}$. The coupling is then
+# $p_{ij} = e^{-d_{ij}/2} / \bigl(\sqrt{2\pi \prod_h (\sigma_j^h)^2 + \varepsilon} + \varepsilon\bigr)$ with
+# $\varepsilon = 10^{-8}$ and
+# $d_{ij} = \sum_h (\hat u_{j|i}^h - \mu_j^h)^2 / (\sigma_j^h)^2$, up to another $\varepsilon$. The coupling is then
 # $a_j p_{ij} / \bigl(\sum_k a_k p_{ik} + \varepsilon\bigr)$; the figure has $a_j = 1$.
 # The product of ten variances soon lies far below this $\varepsilon$. Then a wide cluster attracts as much as a narrow one.
 # If clusters are very wide, all $p_{ij}$ lie below the second $\varepsilon$, and a child belongs to no parent.
 # A softmax of log-densities needs no constant (`test_the_unit_of_votes_changes_no_coupling`). No run measures what this does to an accuracy.
 
 
-# %% mystnb={"figure": {"caption": "Does a child prefer the narrow cluster? Two parents; one has clusters 1.2 times as wide. The child lies one standard deviation from both in each of ten dimensions, so only the widths can tell them apart.", "name": "fig-underflow"}, "image": {"alt": "Coupling of a child to the narrower of two parents over the width of their clusters. With log-densities it is the same high share at every width. As released it is one half where clusters are narrow, and zero where they are wide."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Does a child prefer the narrow cluster? Of two parents, one is 1.2 times as wide. The child lies one standard deviation from both in each of ten dimensions, so only the widths can tell them apart.", "name": "fig-underflow"}, "image": {"alt": "Coupling of a child to the narrower of two parents over its width. With log-densities it is the same high share at every width. As released it is one half where parents are narrow, and zero where they are wide."}} tags=["hide-input"]
 def log_couplings(exponent: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Return couplings [..., J] as a softmax of log-densities."""
     log_width = variance.log().sum(-1) / 2
@@ -676,8 +685,8 @@ exponent = torch.full((101, 2), 5.0)  # ten dimensions, one deviation each: 10 �
 figure, axis = plots.panels(1, height=2.3)
 axis.semilogx(widths, log_couplings(exponent, variance)[:, 0], color=ORANGE)
 axis.semilogx(widths, released_couplings(exponent, variance)[:, 0], color=RELEASED)
-axis.set_xlabel("σ of the narrower cluster")
-axis.set_ylabel("coupling to it")
+axis.set_xlabel("σ of the narrower parent")
+axis.set_ylabel("coupling to this parent")
 axis.set_ylim(-0.05, 1.05)
 plots.key(axis, {"log-densities": ORANGE, "released, ε = 10⁻⁸": RELEASED})
 plt.show()
@@ -702,7 +711,7 @@ plt.show()
 # | bias from 0 | yes | the bias starts at zero and is learned | later | later |
 # | one iteration | no | all couplings are equal | no | no |
 
-# %% mystnb={"figure": {"caption": "What does an untrained network lose on the way up? RBA: the length of class capsules. EM: the cosine between those of an input and of the same input with a little noise; three starts coincide.", "name": "fig-signal"}, "image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot. Near the identity it falls more slowly. A start at unit length or a bias of 0.1 keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with a little noise. Without bias it falls from one at two layers to zero at seven, however large the weights. With a bias of 0.1 it stays at one, and with weights near the identity it falls little."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What does an untrained network lose on the way up? RBA: the length of class capsules. EM: the cosine between those of an input and of the same input with a little noise. There *no bias*, *larger weights* and *unit length* nearly coincide.", "name": "fig-signal"}, "image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot. Near the identity it falls more slowly. A start at unit length or a bias of 0.1 keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with a little noise. Without bias it falls from near one at two layers to near zero at seven, for the paper's weights, larger ones and unit length. With a bias of 0.1 it stays at one, and with weights near the identity it falls little."}} tags=["hide-input"]
 STARTS = {
     "no_bias": "no bias",
     "bias": "bias 0.1",
@@ -744,11 +753,11 @@ def likeness(depth: int, start: str) -> torch.Tensor:
 
 RBA_RANGE, EM_RANGE = range(2, 7), range(2, 8)
 figure, (length_axis, likeness_axis) = plots.panels(2, height=3.0)
-for start, color in zip(STARTS, (INK, BLUE, *plots.ARM_COLORS), strict=False):
+for start, color, mark in zip(STARTS, (INK, *plots.ARM_COLORS), "osD^v", strict=False):
     lengths = [length(depth, start) for depth in RBA_RANGE]
-    length_axis.plot(RBA_RANGE, lengths, "o-", color=color)
+    length_axis.plot(RBA_RANGE, lengths, f"{mark}-", color=color)
     likenesses = [likeness(depth, start) for depth in EM_RANGE]
-    likeness_axis.plot(EM_RANGE, likenesses, "o-", color=color)
+    likeness_axis.plot(EM_RANGE, likenesses, f"{mark}-", color=color)
 length_axis.set_title("RBA")
 length_axis.set_ylabel("mean length")
 length_axis.set_yscale("log")
@@ -788,21 +797,22 @@ table = pd.DataFrame(columns, index=CONTROLS.values())
 frames.styled(table.rename_axis("variant"))
 
 # %% [markdown]
-# **RBA: keeping up the signal is enough.** From unit length, four and five layers train without a bias; with larger weights, four do. Such a network is exactly as symmetric as one whose signal fades.
-# Networks that learn their bias from 0 train, too. A growing bias breaks the symmetry and keeps the signal, so this start cannot tell which of the two is needed.
+# **RBA: keeping up the signal is enough.** From unit length, and near the identity, four and five layers train without a bias; with larger weights, four do. Such a network is exactly as symmetric as one whose signal fades.
+# A bias that starts at 0 helps, too. But as it grows it breaks the symmetry and keeps the signal, so it cannot tell which is needed.
 #
-# **EM: the cause stays open.** Larger weights and unit length do not help, so scale does
-# not explain the failure. Near the identity seven and nine layers train without a bias, so
-# symmetry alone does not. With *no bias*, *larger weights* or *unit length*, similar inputs
-# become unrelated on the way up. Deep networks that start in such chaos train badly
-# {cite:p}`poole2016,schoenholz2017`.
-# But *bias from 0* starts in the same chaos, and trains seven layers with every seed. Nor
-# does a cosine near one show why a start trains: an output that ignores its input has it,
-# too.
+# **EM: the cause stays open.** Neither of the two scales tried helps. Near the identity seven
+# and nine layers train without a bias, so symmetry alone is not the cause. With *no bias*,
+# *larger weights* or *unit length*, similar inputs become unrelated on the way up. Deep
+# networks that start in such chaos train badly {cite:p}`poole2016,schoenholz2017`.
+# But *bias from 0* starts in the same chaos, and trains seven layers with every seed, nine
+# with one of three. Nor does a cosine near one show why a start trains: an output that
+# ignores its input has it, too.
 #
 # With one iteration no network trains, so the failure does not come from repeating the routing.
+# Separate runs of RBA repeat the accuracies of *no bias*: its votes are too short to move the
+# couplings much.
 #
-# All of this is from small networks. We have not trained a deep network of full size yet.
+# All these networks are small; no deep one of full size has run.
 #
 # ### What is left to the symmetry
 #
@@ -832,32 +842,33 @@ frames.styled(pd.DataFrame(rows), digits=1)
 # %% [markdown]
 # Behind an odd front end the limit is real, and a bias removes it. Behind a ReLU, networks
 # without a bias come close to the others. So the ReLU may protect shallow networks, as the
-# paper says. Both parts stay undecided until runs of twice the length confirm them
-# {claim}`NEG-W-4`. A third part asks whether a missing bias harms five layers of RBA more
-# than four. Three seeds leave it undecided, for with four layers accuracy is near chance
-# already.
+# paper says. The parts on both front ends stay undecided until runs of twice the length
+# confirm them {claim}`NEG-W-4`. A third part asks whether a missing bias harms five layers of
+# RBA more than four. Three seeds leave it undecided, for with four layers accuracy is near
+# chance already.
 #
-# The authors also suggest that such pairs *delay* learning. Behind a ReLU, RBA without a bias gets half of the images right {measured}`negated:dynamic/relu/no_bias - dynamic/relu/bias:steps_to_50_percent` later than RBA with one.
+# The authors also suggest that such pairs *delay* learning. Behind a ReLU, RBA without a bias passes an accuracy of one half {measured}`negated:dynamic/relu/no_bias - dynamic/relu/bias:steps_to_50_percent` later than RBA with one.
 # But on plain MNIST, where no image has a partner, it is {measured}`depth:mnist/dynamic/3/no_bias - mnist/dynamic/3/bias:steps_to_50_percent` later as well. Three seeds do not show that the pairs add to this delay ({claim}`NEG-W-10`).
 #
 # (negation-offset)=
 #
-# ### EM with a bias learns the sign through 10⁻⁸
+# ### Without 10⁻⁸, EM with a bias gets fewer signs right
 #
 # In the sign network a pose is one number, and its direction $\mu/|\mu|$ is a sign, whose
-# gradient is zero. The first EM layer has a single child. One vote has no variance, so the
-# activations of that layer do not depend on its weights; only the directions do. So these
-# weights should not learn. But
+# gradient is zero. The first EM layer has a single child, and one vote has no
+# variance. So only its directions depend on its weights, which then have no gradient, except
+# by rounding. But
 # [one line of the released code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L60)
 # adds 10⁻⁸ to the length by which it divides. With our $\mu / (|\mu| + 10^{-8})$ this
 # leaves a gradient of about $10^{-8}/\mu^2$. Adam divides a gradient by its own size, so
 # even this moves weights whose $\mu$ comes near zero for some input ({numref}`fig-offset`).
-# Without a bias one half is the limit in any case. With a bias, EM at full size is right on
-# {ours}`NEG-T1-em-bias` of the numbers with the offset, and on
-# {measured}`sign@paper:em_vector/bias/no_offset:train_accuracy` without it.
+# With a bias, EM at full size is right on {ours}`NEG-T1-em-bias` of the numbers with the
+# offset, and on {measured}`sign@paper:em_vector/bias/no_offset:train_accuracy` without it.
+# This exceeds one half, for with a bias each direction flips at its own $x$. Only numbers
+# nearer to zero than every flip look like their negatives.
 
 
-# %% mystnb={"figure": {"caption": "How can so small an offset teach a network? First: gradient of the direction, with the offset. Second: distance of the twenty weights of the first layer from their start after 100 steps. One full-size sign network with a bias.", "name": "fig-offset"}, "image": {"alt": "Left: gradient of a one-dimensional direction with the offset, falling from one to one hundred-millionth as the pose grows. Right: how far each weight of the first layer is from its start after a hundred steps of Adam, sorted. With the offset some are more than ten learning rates away and about half of them less than one. Without it, in double precision, all of them stay far below one."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How can so small an offset move weights? First: gradient of the direction, with the offset. Second: distance of the twenty weights of the first layer from their start after 100 steps. One full-size sign network with a bias.", "name": "fig-offset"}, "image": {"alt": "Left: gradient of a one-dimensional direction with the offset, falling from one to one hundred-millionth as the pose grows. Right: how far each weight of the first layer is from its start after a hundred steps of Adam, sorted. With the offset some are more than ten learning rates away and about half of them less than one. Without it, in double precision, all of them stay far below one."}} tags=["hide-input"]
 def distances(offset: float, steps: int = 100, learning_rate: float = 5e-3) -> torch.Tensor:
     """Return how far the weights of the first layer have moved, in learning rates, sorted."""
     x = torch.linspace(0, 1, 10_001, dtype=torch.float64)
