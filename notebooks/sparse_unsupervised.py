@@ -374,7 +374,8 @@ plt.show()
 # encodings of affNIST (a) or of MNIST (b), and tested on new affNIST images. It is a
 # support vector machine (SVM) with an RBF kernel, as released (C = 100, γ = 0.1). It reads
 # 128 numbers of a sparse or dense encoding, 80 of a supervised one, and 400 pixels. For the
-# MNIST column it is always fitted to MNIST. SPARSECAPS are the paper's sparse capsules. *Dense* is its unmasked network.
+# MNIST column it is always fitted to MNIST. SPARSECAPS are the paper's sparse capsules. *Dense* is the
+# paper's unmasked network.
 # We generate affNIST from the MNIST test digits by the published ranges.
 # In each cell the paper's accuracy in percent stands over that of our small networks. The paper quotes its first two rows, so ours stand below the table.
 
@@ -645,7 +646,7 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 # More than once in a thousand images, {measured}`encodings:sparse:winners` come
 # first with boosting, and {measured}`encodings:no_boosting:winners` without. Seeds differ too
 # much to decide {claim}`SP-W-4`. In (a), encodings without their mask
-# gain nothing by it.
+# gain nothing by boosting.
 # The paper says only that shares lie around the band; we ask for at most a fifth. {doc}`A bound of ours </book/how_to_read>` never counts against a paper, so {claim}`SP-W-5` stays undecided.
 #
 # We do not know why. {numref}`fig-sp-gains` shows a network that trains for twice as long.
@@ -658,7 +659,8 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 # {interval}`beyond:sparse/em:largest_first_share` with {ref}`EM routing <sp-deeper>`, and for
 # {measured}`options:released_support:largest_first_share`
 # {interval}`options:released_support:largest_first_share` with the
-# {ref}`released support <options>`. Each seed has less than above, but the intervals overlap.
+# {ref}`released support <options>`. In each seed that is less than above, but the intervals
+# overlap.
 # With the released support, {measured}`options:released_support:winners` come first at times.
 # {ref}`Other steps <sp-relative>` help, too.
 
