@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, with one and with ten percent of outliers. But the output itself, read as the difference of the two capsules' lengths, ranks slightly better in nearly all of these networks.
+# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, with one and ten percent of outliers. But the output itself, read as the difference of two lengths, ranks slightly better in nearly all these networks.
 # :::
 #
 # Kirillov and Panov (2022) find anomalies by how unequally a capsule network spreads its couplings.

@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Both theorems hold, and the experiment on signs reproduces. In small networks deep dynamic routing (RBA) without a bias does not train, as claimed; for EM some depths are open. From first weights near the identity, both train.
+# Both theorems hold, and the experiment on signs reproduces. In small networks deep dynamic routing (RBA) without a bias does not train, as claimed; for EM some depths are open. From weights near the identity both train.
 # :::
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias give
@@ -549,6 +549,7 @@ for bias, color in (("bias", ORANGE), ("no_bias", INK)):
 curve_axis.axhline(100 * STARTED, color=INK, ls=":", lw=1)
 curve_axis.set_title("EM, 6 layers")
 curve_axis.set_xlabel("step")
+curve_axis.xaxis.set_major_formatter("{x:,.0f}")
 curve_axis.set_ylabel("batch accuracy (%)")
 for axis, routing in zip(start_axes, ROUTINGS, strict=True):
     draw_starts(axis, routing, "bias", plots.routing_color(routing))

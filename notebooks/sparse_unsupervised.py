@@ -228,6 +228,8 @@ shade_band(share_axis)
 share_axis.plot(shares, color=COLORS["sparse"])
 share_axis.set_title("its share of first ranks")
 share_axis.set_xlabel("batches")
+for axis in (gain_axis, share_axis):
+    axis.xaxis.set_major_formatter("{x:,.0f}")
 small_titles(axes)
 plt.show()
 
@@ -685,6 +687,7 @@ share_axis.set_ylim(0, 1)
 small_titles(axes)
 for axis in axes:
     axis.xaxis.set_major_locator(MaxNLocator(3))
+    axis.xaxis.set_major_formatter("{x:,.0f}")
 figure.supxlabel("step", fontsize=9.5)
 plt.show()
 

@@ -37,6 +37,17 @@ def copy(tmp_path) -> Path:
     return folder
 
 
+def test_every_constant_that_is_named_is_defined():
+    code = ""
+    for folder in ("capslib", "benchmarks", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            code += path.read_text(encoding="utf-8")
+    names = set(re.findall(r"`([A-Z][A-Z_]+)`", CONTRIBUTING)) - {"NAME", "STEM", "ARM", "TODO"}
+    assert len(names) > 5
+    for name in names:
+        assert re.search(rf"^{name}\b.* = ", code, re.MULTILINE), name
+
+
 def commands(section: str, **names: str) -> list[str]:
     """Return the lines that a section gives to a shell, with names in the place of ``NAME``."""
     text = CONTRIBUTING.partition(f"\n## {section}\n")[2].partition("\n## ")[0]

@@ -126,6 +126,14 @@ def test_the_book_writes_thousands_in_one_way(pages):
             assert not wrong, (path, wrong[:5])
 
 
+def test_figures_write_thousands_as_the_text_does(site):
+    """Matplotlib draws text as paths, and names each in a comment."""
+    for path in (site / "_images").glob("*.svg"):
+        texts = re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"))
+        wrong = [text for text in texts if WHOLE_NUMBER_WITHOUT_COMMAS.fullmatch(text)]
+        assert not wrong, (path.name, wrong)
+
+
 def test_no_chapter_warns_its_readers(chapters):
     for path, page in chapters.items():
         assert not page.select(".output.stderr, .output.traceback"), path
