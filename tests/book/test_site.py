@@ -515,6 +515,15 @@ def test_the_tables_of_a_paper_fit_a_laptop(page, chapters, site):
 
 
 @pytest.mark.browser
+def test_no_word_of_a_claim_leaves_its_cell(page, chapters, site):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    wide = "cells => cells.filter(c => c.scrollWidth > c.clientWidth).map(c => c.innerText)"
+    for path in chapters:
+        _open(page, site, path.relative_to(site).as_posix())
+        assert page.locator("table.claims td:visible").evaluate_all(wide) == [], path.stem
+
+
+@pytest.mark.browser
 def test_a_table_with_one_column_of_results_shows_them_on_a_phone(page, site):
     page.set_viewport_size({"width": 390, "height": 900})
     _open(page, site, "book/papers/em_routing.html")
