@@ -23,7 +23,7 @@
 # With ten percent of outliers on MNIST, Gini has an AUROC of {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
 # Which DNA sites does the gene editor CRISPR cut? Here Gini has {ours}`INQ-C-auroc-gini`; the paper has {theirs}`INQ-C-auroc-gini`.
 # Our uncut sites are substitutes, many easy: three letters alone give {measured}`off_targets@paper:pam_only:auroc_gini`.
-# Our Palma is partly higher than printed: the authors' code misreads it.
+# Some printed Palmas are lower: the authors' code reads the wrong capsule.
 #
 # ```{headlines} inequality_anomaly
 # ```
@@ -194,7 +194,7 @@ if len(images_full):
     leads = lead_of_lengths(images_full)
     frames.say(
         "On images, where these have diverse outliers only, the mean lead is "
-        f"{leads.min():.4f} to {leads.max():.3f}. An AUROC's tolerance is at most {ALIKE:g}."
+        f"{leads.min():.4f} to {leads.max():.3f}. We let a printed AUROC differ by at most {ALIKE:g}."
     )
 fewest = images[images["percent"] == PERCENTS[0]]
 if len(fewest):

@@ -22,7 +22,7 @@
 # ({theirs}`LR-T3-conn-norb`) lies between two open implementations
 # ({theirs}`LR-T3-em24-norb`, {theirs}`LR-T3-emwww-norb`). In small networks on 24-pixel
 # MNIST, the LSTM errs on {measured}`errors:mnist/connectionist:test_error`, EM routing on
-# {measured}`errors:mnist/em:test_error`, the kernel on
+# {measured}`errors:mnist/em:test_error`, our steeper kernel on
 # {measured}`errors:mnist/similarity:test_error`. One of three kernel networks missed our
 # training floor. LSTM against EM stays open; on smallNORB none learned enough. On a toy, the
 # claim on kernel routing's two parameters {verdict}`LR-W-3`. On noise, the released start hardly

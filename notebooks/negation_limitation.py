@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Both theorems hold, and the experiment on signs reproduces. In small networks deep dynamic routing (RBA) without a bias does not train, as claimed; for EM some depths are open. From weights near the identity both train.
+# Both theorems hold, and the experiment on signs reproduces. In small networks deep dynamic routing (RBA) without a bias does not train, as claimed; for EM some depths are open. Near the identity both train without a bias, too.
 # :::
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias give

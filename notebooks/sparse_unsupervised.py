@@ -26,7 +26,7 @@
 # encodings, {ours}`SP-T1-affnist-unmasked-a` from dense ones,
 # {measured}`encodings:supcaps:affnist_a_raw` from supervised ones, and
 # {measured}`controls:pixels:affnist_a_raw` from plain pixels.
-# With the mask that the paper describes, sparse encodings fall to
+# These encodings are unmasked, as released. Masked, as printed, sparse ones get
 # {measured}`encodings:sparse:affnist_a_masked`, behind dense ones.
 #
 # ```{headlines} sparse_unsupervised

@@ -92,15 +92,8 @@ tallies = study.tallies()
 rows = {label(network): list(tally) for network, tally in tallies.items()}
 frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
 
-# %% tags=["remove-input"]
-of_routings = [tally for network, tally in tallies.items() if network in ROUTINGS]
-if of_routings:
-    count = sum(map(sum, of_routings))
-    frames.say(
-        f"Between equals, chance alone gives about {count / 40:.0f} wins and as many losses "
-        f"in the {count} comparisons of routings. All comparisons of a network share its three "
-        "trainings, so chance favours or harms them together."
-    )
+# %% [markdown]
+# Between equals, chance alone gives one win and one loss in forty comparisons. All comparisons of a network share its three trainings, so chance favours or harms them together.
 
 # %% tags=["remove-input"]
 CHANGED = ("shifted by 4 pixels", "turned by 30 degrees", "at three quarters of its size")
@@ -145,7 +138,7 @@ frames.table(rows, map(label, networks), "data", "test images")
 # %% [markdown]
 # ## Which network leads, and in what
 #
-# Each cell names the network with the highest mean accuracy, in percent. After *or* stand those that three seeds do not tell from it: the interval of the paired difference contains zero. A network whose seeds scatter can be among them. With more than three names there is no clear leader, nor if all networks are named. A core-second is a second of one CPU core.
+# Each cell names the network with the highest mean accuracy, in percent. After *or* stand those that three seeds do not tell from it: the interval of the paired difference contains zero. So a network of a lower mean may be named, because its seeds scatter, and one of a higher mean not. With more than three names there is no clear leader, nor if all networks are named. A core-second is a second of one CPU core.
 
 # %% tags=["remove-input"]
 rows = {}
@@ -159,7 +152,7 @@ frames.table(rows, map(title, study.data_sets), "test images")
 # ## What each routing gives, and what it costs
 #
 # Accuracy is that after equally many steps. Bold is the best of a column, with all that are too close to tell apart. So of two equal means only the one whose seeds scatter more may be bold.
-# Time is that of a training step with 64 images, and memory what its forward pass keeps for the gradient; both are relative to dynamic routing. The [path](speed.md) says how a routing was computed: compiled, or *fast* where it could not be compiled when the study began. Similarity routing is compiled today and several times as fast, so here it gets too few steps for its core-seconds.
+# Time is that of a training step with 64 images, and memory what its forward pass keeps for the gradient; both are relative to dynamic routing. The [path](speed.md) says how a routing was computed: compiled, or *fast* where it could not be compiled when the study began. Similarity routing is compiled today, and several times as fast: its time here, and its losses at equal core-seconds, are those of the slower path.
 # A network has trained if its accuracy on training images is at least 90 %; the last column counts all its trainings so far.
 
 # %% tags=["remove-input"]

@@ -45,6 +45,8 @@ LABELS = {
     "dynamic_over_children": "dynamic over children",
     "em": "EM",
     "em_vector": "EM with vectors",
+    "similarity": "similarity (kernel)",
+    "connectionist": "connectionist (LSTM)",
     UNIFORM: "no routing",
     CNN: "CNN",
 }
@@ -228,8 +230,9 @@ class Study:
             total = Tally(*map(sum, zip(*tallies.values(), strict=True)))
             reason = (
                 "So begin with one iteration, which routes nothing. "
-                f"In {plural(sum(total), 'comparison')} with it, routings win {total.better}, "
-                f"lose {total.worse}, and leave {total.undecided} undecided."
+                f"In {plural(sum(total), 'comparison')} with it, routings win {total.better} "
+                f"and lose {total.worse}; "
+                f"chance alone gives about {sum(total) / 40:.0f} of each."
             )
             sentences = f"{scope}, {nobody} is shown to help. {reason}"
         if cnn:

@@ -55,8 +55,8 @@ PAPERS: Mapping[str, Paper] = Registry(
                 2018,
                 "hinton2018",
                 "Matrix capsules with EM routing nearly halve the error on smallNORB. They "
-                "generalise to new viewpoints, and resist adversarial images, better than a "
-                "convolutional network.",
+                "generalise to new viewpoints, and resist attacks, better than a convolutional "
+                "network. Every update of routing lowers a free energy.",
                 {
                     "paper on OpenReview": "https://openreview.net/forum?id=HJWLfGWRb",
                     "official code": "https://github.com/google-research/google-research/tree/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em",

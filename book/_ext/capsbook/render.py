@@ -139,7 +139,7 @@ def comparisons(verdicts: Iterable[Verdict]) -> str:
                 f"{number(sum(outcomes))} of {number(len(outcomes))} {place}"
             )
     return (
-        f"Comparisons decided: {', '.join(counts_by_place)}. "
+        f"Comparisons decided, for or against: {', '.join(counts_by_place)}. "
         "About one 95 % interval in twenty misses the true mean by chance. "
         "Small networks decide orders at most, never values. Tests decide theorems and counts."
     )
