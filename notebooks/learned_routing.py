@@ -24,7 +24,7 @@
 # MNIST, the LSTM errs on {measured}`errors:mnist/connectionist:test_error`, EM routing on
 # {measured}`errors:mnist/em:test_error`, our steeper kernel on
 # {measured}`errors:mnist/similarity:test_error`. One of three kernel networks missed our
-# training floor. LSTM against EM stays open; on smallNORB none learned enough. On a toy, the
+# {term}`floor`. LSTM against EM stays open; on smallNORB none learned enough. On a toy, the
 # claim on kernel routing's two parameters {verdict}`LR-W-3`. On noise, the released start hardly
 # tells near from far.
 #
