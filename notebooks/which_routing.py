@@ -88,7 +88,7 @@ if study.scale == "smoke":
 # Up to seven kinds of test, named under *Which network leads*, compare a network with the same capsules without routing, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided.
 
 # %% tags=["remove-input"]
-tallies = study.tallies()
+tallies, comparisons = study.tallies(), study.standings()
 rows = {label(network): list(tally) for network, tally in tallies.items()}
 frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
 
@@ -98,8 +98,9 @@ frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
 # %% tags=["remove-input"]
 CHANGED = ("shifted by 4 pixels", "turned by 30 degrees", "at three quarters of its size")
 wins_on_changed = 0
-for (_, question), standings in study.standings().items():
-    wins_on_changed += question in CHANGED and standings.get(CNN) == "better"
+for (_, question), standings in comparisons.items():
+    if question in CHANGED and standings.get(CNN) == "better":
+        wins_on_changed += 1
 if wins_on_changed:
     frames.say(
         f"Of the {tallies[CNN].better} wins of the CNN, {wins_on_changed} are on images that "
@@ -130,7 +131,7 @@ if time is not None:
 # %% tags=["remove-input"]
 rows, networks = {}, list(tallies)
 SIGNS = {"better": "wins", "worse": "loses", "undecided": "·"}
-for (data, question), standings in study.standings().items():
+for (data, question), standings in comparisons.items():
     cells = [SIGNS[standings[network]] if network in standings else "" for network in networks]
     rows[title(data), question] = cells
 frames.table(rows, map(label, networks), "data", "test images")
@@ -179,7 +180,7 @@ table.apply(lambda row: [bold[cell] for cell in is_best[row.name]], axis=1, subs
 
 
 # %% mystnb={"figure": {"caption": "Which network is most accurate? Test accuracy after equally many steps, and after as many core-seconds as dynamic routing takes for them. Small: seeds; large: their mean, with its 95 % interval.", "name": "fig-wr-accuracy"}, "image": {"alt": "Test accuracy of each network, a row of panels for each data set. Highest after equally many steps: {leading}`after equally many steps`. Highest after equally many core-seconds: {leading}`after equally many core-seconds`."}} tags=["hide-input"]
-def compare(columns: dict[str, str], share_x: bool = False) -> None:
+def compare(columns: dict[str, str], sharex: str = "none") -> None:
     """Draw a panel for each data set and each column, which names a metric in percent."""
     shown = {}
     for data in study.data_sets:
@@ -187,7 +188,6 @@ def compare(columns: dict[str, str], share_x: bool = False) -> None:
         if any(values):
             shown[data] = values
     rows, width = max(1, len(shown)), len(columns)
-    sharex = "row" if share_x else False
     _, axes = plots.panels(
         width, height=2.5, rows=rows, squeeze=False, sharex=sharex, sharey=True
     )
@@ -213,7 +213,7 @@ compare(
         "test accuracy, equal steps (%)": "test_accuracy_at_steps",
         "test accuracy, equal core-seconds (%)": "test_accuracy_at_seconds",
     },
-    share_x=True,
+    sharex="row",
 )
 
 # %% [markdown]
@@ -243,7 +243,7 @@ compare(
         "familiar azimuths (%)": "familiar_accuracy_at_steps",
         "novel azimuths (%)": "novel_accuracy_at_steps",
     },
-    share_x=True,
+    sharex="row",
 )
 
 # %% [markdown]
@@ -279,9 +279,10 @@ compare(
 
 # %% tags=["remove-input"]
 distances = {}
-everywhere = [set(study.values(data, "coupling_distance")) for data in study.data_sets]
-for network in set.intersection(*everywhere) - {UNIFORM} if everywhere else ():
-    distances[network] = study.mean(network, "coupling_distance")
+for network in study.networks:
+    by_data = [study.values(data, "coupling_distance").get(network) for data in study.data_sets]
+    if network != UNIFORM and all(by_data):
+        distances[network] = study.mean(network, "coupling_distance")
 if distances:
     in_order = sorted(distances, key=distances.get)
     parts = [f"{label(network)} {distances[network]:.0f} %" for network in in_order]

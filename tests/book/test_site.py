@@ -503,23 +503,16 @@ def test_five_papers_stand_on_one_screen(page, site):
 
 
 @pytest.mark.browser
-def test_the_tables_of_a_paper_fit_a_laptop(page, chapters, site):
+def test_tables_fit_a_laptop_and_words_of_claims_their_cells(page, chapters, site):
     page.set_viewport_size({"width": 1280, "height": 900})
     excess = "(table) => table.offsetWidth - table.parentElement.clientWidth"
+    wide = "cells => cells.filter(c => c.scrollWidth > c.clientWidth).map(c => c.innerText)"
     for path in chapters:
         _open(page, site, path.relative_to(site).as_posix())
         tables = page.locator("table.paper-over-ours").all()
         assert tables
         for table in tables:
             assert table.evaluate(excess) <= 0, (path.stem, table.inner_text()[:40])
-
-
-@pytest.mark.browser
-def test_no_word_of_a_claim_leaves_its_cell(page, chapters, site):
-    page.set_viewport_size({"width": 1280, "height": 900})
-    wide = "cells => cells.filter(c => c.scrollWidth > c.clientWidth).map(c => c.innerText)"
-    for path in chapters:
-        _open(page, site, path.relative_to(site).as_posix())
         assert page.locator("table.claims td:visible").evaluate_all(wide) == [], path.stem
 
 
