@@ -47,7 +47,7 @@ from modules on lower lines, or to its left on its own line::
                  networks  data                         the papers' networks; named data sets
                  layers  attacks  losses  inequality    capsule layers that take any routing
                  routing                                routing procedures
-                 errors  files  registry  shapes        errors for users; whole files; names
+                 errors  files  registry  shapes        errors; files; names; checks of shapes
 
 The library needs torch, numpy, einops, pydantic, tqdm, filelock and what reading data takes.
 The papers need the library; the lab comes with ``pip install -e ".[lab]"`` in a checkout.

@@ -2,6 +2,7 @@
 
 The attacks are FGSM, the basic iterative method (BIM), and PGD, which is BIM from a random
 point within ε of x.
+
 ``loss(x, target)`` combines a network, in ``eval`` mode, and its loss: it takes inputs [N, …]
 and classes [N], and returns one loss for each example, [N], or their mean. Gradients are those
 of the sum, so the size of a batch does not matter.
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from capslib.shapes import check_shapes
+from capslib.shapes import check_shapes, values_can_be_read
 
 __all__ = [
     "Bounds",
@@ -81,12 +82,14 @@ def fgsm(
     """Return x + ε·sign(∇ₓ loss), the fast gradient sign method (Goodfellow et al. 2015).
 
     It raises the loss of the right class ``target``. A ``targeted`` attack subtracts, and so
-    lowers the loss of another class. The result has the shape of ``x`` [N, …].
+    lowers the loss of another class. The result has the shape of ``x`` [N, …]. Raises
+    ValueError for an ε below 0, and for bounds whose lower one lies above the upper one.
 
     >>> square = lambda x, target: x.square().sum(dim=1)
     >>> fgsm(square, torch.tensor([[1.0, -2.0, 0.0]]), torch.tensor([0]), 0.5)
     tensor([[ 1.5000, -2.5000,  0.0000]])
     """
+    _check_range(epsilon, bounds)
     return _clip(x + epsilon * _direction(loss, x, target, targeted), bounds)
 
 
@@ -105,12 +108,13 @@ def bim(
 
     It takes ``steps`` smaller steps of :func:`fgsm`, and after each brings every pixel back to
     within ε of ``x``. ``step_size`` is 1.25·ε/``steps`` by default. Raises ValueError if
-    ``steps`` is below 1.
+    ``steps`` is below 1, and where :func:`fgsm` does.
 
     >>> hill = lambda x, target: -(x - 1.2).square().sum(dim=1)  # its maximum is within reach
     >>> bim(hill, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
     tensor([[1.2000]])
     """
+    _check_range(epsilon, bounds)
     options = {"steps": steps, "step_size": step_size, "targeted": targeted, "bounds": bounds}
     return _ascend(loss, x, x, target, epsilon, reach=1.25, **options)
 
@@ -124,7 +128,6 @@ def pgd(
     steps: int = 40,
     step_size: float | None = None,
     generator: torch.Generator | None = None,
-    random_start: bool = True,
     targeted: bool = False,
     bounds: Bounds | None = None,
 ) -> Tensor:
@@ -133,7 +136,8 @@ def pgd(
     It is :func:`bim` from a point drawn uniformly within ε of ``x``, and within ``bounds``. The
     ``generator``, on the device of ``x``, makes the draw; None is torch's own. Several draws
     attack harder than one. ``step_size`` is 2.5·ε/``steps`` by default, so that every point
-    of the ball can be reached. Raises ValueError if ``steps`` is below 1.
+    of the ball can be reached. Raises ValueError if ``steps`` is below 1, and where
+    :func:`fgsm` does.
 
     >>> hill = lambda x, target: -(x - 1.2).square().sum(dim=1)  # its maximum is within reach
     >>> seed = torch.Generator().manual_seed(0)
@@ -141,10 +145,9 @@ def pgd(
     >>> bool((attacked - 1.2).abs() < 0.03)  # a step is 0.025
     True
     """
-    start = x
-    if random_start:
-        share = torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
-        start = _clip(x + epsilon * (2 * share - 1), bounds)
+    _check_range(epsilon, bounds)
+    share = torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+    start = _clip(x + epsilon * (2 * share - 1), bounds)
     options = {"steps": steps, "step_size": step_size, "targeted": targeted, "bounds": bounds}
     return _ascend(loss, start, x, target, epsilon, reach=2.5, **options)
 
@@ -193,7 +196,7 @@ def robustness(
     The attack raises the ``loss`` of ``x`` [N, …] with classes ``y`` [N]; ``scores(x)`` [N, C]
     classifies the result. For a black-box attack, take the loss of another network. The attack
     is :func:`fgsm`, or :func:`bim` if ``steps`` is above 1. Put the network into ``eval`` mode
-    first.
+    first. Raises ValueError where these do.
 
     >>> scores = lambda x: torch.cat([x, -x], dim=1)  # class 0 if the pixel is positive
     >>> loss = lambda x, y: torch.nn.functional.cross_entropy(scores(x), y)
@@ -260,7 +263,9 @@ def _hits(
     for images, classes, *limits in batches:
         options = {"steps": steps, "targeted": targeted, "bounds": limits}
         attacked = _attack_each(loss, images, classes, epsilons, **options)
-        hits.append(torch.stack([scores(x).argmax(dim=-1) == classes for x in attacked]))
+        hits.append(
+            torch.stack([scores(image).argmax(dim=-1) == classes for image in attacked])
+        )
     return torch.cat(hits, dim=1)
 
 
@@ -276,6 +281,8 @@ def _attack_each(
 ) -> Iterator[Tensor]:
     """Yield the attacked ``x`` for each ε. A single step takes one gradient for all of them."""
     if steps == 1:
+        for epsilon in epsilons:
+            _check_range(epsilon, bounds)
         direction = _direction(loss, x, target, targeted)
         for epsilon in epsilons:
             yield _clip(x + epsilon * direction, bounds)
@@ -289,6 +296,21 @@ def _direction(loss: Loss, x: Tensor, target: Tensor, targeted: bool) -> Tensor:
     """Return the signs of the changes of ``x`` that an attack makes."""
     sign = input_gradient(loss, x, target).sign()
     return -sign if targeted else sign
+
+
+def _check_range(epsilon: float, bounds: Bounds | None) -> None:
+    """Raise ValueError for an ε below 0, and for a lower bound above the upper one."""
+    if not values_can_be_read():
+        return
+    if not bool((torch.as_tensor(epsilon) >= 0).all()):
+        raise ValueError(f"the ε of an attack is at least 0, not {epsilon}")
+    if bounds:
+        on_cpu = (torch.as_tensor(bound, device="cpu") for bound in bounds)
+        low, high = torch.broadcast_tensors(*on_cpu)
+        wrong = ~(low <= high)
+        if bool(wrong.any()):
+            pair = low[wrong][0].item(), high[wrong][0].item()
+            raise ValueError(f"bounds are a lower and an upper one, not {pair}")
 
 
 def _clip(x: Tensor, bounds: Bounds | None) -> Tensor:

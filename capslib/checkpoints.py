@@ -29,7 +29,8 @@ class Progress(BaseModel):
     finished: bool
     epochs: dict[str, list[float]]
     resumed_from: list[Annotated[int, Field(ge=0)]]
-    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)  # thirty years, as a record
+    # thirty years, the limit of a record, too
+    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)
 
 
 class Run:
@@ -79,8 +80,8 @@ class Run:
         first = max(0, self.step + 1 - window)
         losses = self.terms["loss"][first : self.step + 1]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norms = torch.stack(torch._foreach_norm(gradients))
-        return bool(torch.cat([losses, norms]).isfinite().all())
+        norm = torch.nn.utils.get_total_norm(gradients)
+        return bool(losses.isfinite().all() & norm.isfinite())
 
     def keep_best(self) -> None:
         """Copy the weights, which are the best so far."""
@@ -148,7 +149,7 @@ class Run:
     def _restore(self, state: dict[str, Any]) -> None:
         """Go back to this state, whose tensors are on the device and used by nobody else."""
         self.model.load_state_dict(state["model"])
-        wait_again(self.model, state.get("waiting", []))
+        wait_again(self.model, state["waiting"])
         if not state["finished"]:
             self.optimizer.load_state_dict(state["optimizer"])
         for name in self.FIELDS:
@@ -182,7 +183,8 @@ class Run:
             raise ValueError(f"it is of a run of {len(losses)} steps, not of {self.steps}")
         last = self.steps if progress.finished else self.steps - 1
         if progress.step > last:
-            raise ValueError(f"it is at step {progress.step} of {self.steps}")
+            fault = f"it is at step {progress.step} of {self.steps}"
+            raise ValueError(f"it belongs to another training, or is damaged: {fault}")
         resumed = max(progress.resumed_from, default=0)
         if resumed > progress.step:
             raise ValueError(f"it was taken up at step {resumed}, and is at {progress.step}")

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Model(BaseModel):
-    """The base of every configuration and of everything in a record.
+    """The base of every configuration and of a record.
 
     It is frozen and typed, and has no unknown fields.
     """

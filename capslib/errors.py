@@ -38,7 +38,7 @@ def check_name(kind: str, name: str, valid: Iterable[str]) -> None:
         raise unknown(kind, name, valid)
 
 
-@functools.cache  # a record is read many times
+@functools.cache  # a damaged record is read many times, and warned about once
 def notify(message: str) -> None:
     """Log a warning to the logger ``capslib``, at most once in a process for each message."""
     logging.getLogger("capslib").warning(message)

@@ -13,10 +13,17 @@ from typing import Any
 
 from capslib.errors import UserError, notify
 
-__all__ = ["check_writable", "folder", "leftovers", "locked", "set_aside", "write_atomically"]
+__all__ = [
+    "as_folder",
+    "check_writable",
+    "leftovers",
+    "locked",
+    "set_aside",
+    "write_atomically",
+]
 
 
-def folder(name: Any) -> Any:
+def as_folder(name: Any) -> Any:
     """Return the folder of this name. None, or a path, is returned as it is.
 
     Raises :class:`UserError` for a name that is empty (which would stand for the working
@@ -73,10 +80,10 @@ def write_atomically(path: Path, data: bytes) -> None:
     then still there.
     """
     try:
-        # Somebody may clean up around us: then try once more.
-        with contextlib.suppress(FileNotFoundError):
-            return _write(path, data)
-        _write(path, data)
+        try:
+            _write(path, data)
+        except FileNotFoundError:
+            _write(path, data)  # somebody may clean up around us
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror or error}. "
@@ -129,7 +136,7 @@ def check_writable(folder: Path, content: str, advice: str) -> None:
 def leftovers(folder: Path, name: str = "") -> list[Path]:
     """Return the temporary files that killed processes left of the file ``name``, or of all.
 
-    They are an hour old: no write takes as long.
+    Only files older than an hour count: no write takes that long.
     """
     paths = []
     for path in folder.glob(f".{glob.escape(name) or '*'}.*.part"):
@@ -139,19 +146,14 @@ def leftovers(folder: Path, name: str = "") -> list[Path]:
     return paths
 
 
-def set_aside(path: Path, reason: str) -> Path | None:
-    """Move a damaged file out of the way, never over an earlier one, and notify the user.
-
-    Return where it is, or None if it could not be moved.
-    """
+def set_aside(path: Path, reason: str) -> None:
+    """Move a damaged file out of the way, never over an earlier one, and notify the user."""
     target = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     result = f"it was set aside as {target.name} and is not used"
     try:
         os.replace(path, target)
     except FileNotFoundError:
-        target, result = None, "another process has set it aside"
+        result = "another process has set it aside"
     except OSError as error:
-        target = None
         result = f"it is not used, and could not be set aside: {error.strerror}"
     notify(f"{path} cannot be used ({reason}); {result}.")
-    return target

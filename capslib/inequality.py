@@ -4,10 +4,10 @@
 
 Every measure takes values of at least zero along a dimension ``dim``, and returns a tensor
 without that dimension. Multiplying all values by a positive number changes nothing, and neither
-does their order. The measure of equal values is 0 (of the Palma ratio: 1), also where all are
-zero. Integers and half precision are measured, and returned, in float32. Values below zero and
-a dimension without values raise ValueError. See Cowell (2011), *Measuring Inequality*, chapters
-2 and 3.
+does their order. Equal values measure 0 (the Palma ratio 1; Hoover's index up to rounding),
+also where all are zero. Integers and half precision are measured, and returned, in float32.
+Values below zero and a dimension without values raise ValueError. See Cowell (2011), *Measuring
+Inequality*, chapters 2 and 3.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def _couplings_over_children(output: object, capsule: int) -> Tensor:
     check_shapes(coupling=(coupling, "N I J"))
     parents = coupling.shape[-1]
     if not 0 <= capsule < parents:
-        raise ValueError(f"the capsule {capsule} is none of {parents}")
+        raise ValueError(
+            f"there is no capsule {capsule}: the network has {parents}, numbered from 0"
+        )
     column = coupling[..., capsule]
     total = column.float().sum(dim=-1)
     if not torch.allclose(total, torch.ones_like(total), atol=0.02):

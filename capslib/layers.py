@@ -506,8 +506,9 @@ def mask_of_one(activation: Tensor, capsule: Tensor) -> Tensor:
 def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> Tensor:
     """Return the centres [H', W', 2], row and column, of the fields of view in an image (H, W).
 
-    ``windows`` are (kernel, stride) of all layers up to the grid. Coordinates are pixels from
-    the middle, times 0.01 as in the released code.
+    ``windows`` are (kernel, stride) of all layers up to the grid. Pixels are numbered from
+    −H/2, so the middle of the image is −0.5; the result is times 0.01, as in the released code
+    for even sides.
 
     >>> field_centres((4, 4), [(2, 2)])[0, 1]  # the upper right quarter
     tensor([-0.0150,  0.0050])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capslib.errors import check_name
-from capslib.shapes import check_shapes, values_can_be_read
+from capslib.shapes import check_labels, check_shapes, values_can_be_read
 
 __all__ = ["Reduction", "margin_loss", "spread_loss"]
 
@@ -32,12 +32,11 @@ def _class_indicators(activation: Tensor, target: Tensor) -> Tensor:
 
     ``target`` holds class indices [N], or zeros and ones [N, C] if several classes can be
     present. The result has the dtype of ``activation`` [N, C]. Raises ValueError for other
-    shapes and for other numbers in [N, C], and TypeError for indices that are not integers.
+    shapes and for other numbers, and TypeError for indices that are not integers.
     """
     if target.ndim != 2:
         check_shapes(activation=(activation, "N C"), target=(target, "N"))
-        if target.is_floating_point() or target.dtype == torch.bool:
-            raise TypeError(f"class indices [N] are integers, not {target.dtype}")
+        check_labels(target, activation.shape[1])
         return torch.zeros_like(activation).scatter(1, target.long()[:, None], 1)
     check_shapes(activation=(activation, "N C"), target=(target, "N C"))
     if values_can_be_read() and not bool(((target == 0) | (target == 1)).all()):
@@ -60,8 +59,8 @@ def margin_loss(
     below ``negative`` with the weight λ = ``down_weight``. ``activation`` is [N, C]. ``target``
     holds class indices [N], or for images of several digits T_k [N, C] of zeros and ones.
     Returns the sum over classes, in at least float32: its mean over the batch, or with the
-    ``reduction`` "none" that of each example [N]. Raises ValueError for other shapes, and
-    TypeError for indices that are no integers.
+    ``reduction`` "none" that of each example [N]. Raises ValueError for other shapes and
+    for labels that are no class, and TypeError for indices that are no integers.
 
     >>> import torch
     >>> margin_loss(torch.tensor([[0.5, 0.3]]), torch.tensor([0]))  # 0.4² + ½·0.2²
@@ -84,8 +83,8 @@ def spread_loss(
     grows from 0.2 to 0.9. ``activation`` is [N, C]. ``target`` holds class indices [N], or
     one-hot classes [N, C]. Returns the sum over the wrong classes, in at least float32: its
     mean over the batch, or with the ``reduction`` "none" that of each example [N]. Raises
-    ValueError for other shapes, or unless each example has one right class, and TypeError for
-    indices that are no integers.
+    ValueError for other shapes, for labels that are no class, or unless each example has one
+    right class, and TypeError for indices that are no integers.
 
     >>> import torch
     >>> activation = torch.tensor([[0.7, 0.6, 0.1]])
@@ -95,7 +94,7 @@ def spread_loss(
     activation = _wide(activation)
     right = _class_indicators(activation, target)  # [N, C]
     if target.ndim == 2 and values_can_be_read() and not bool((right.sum(dim=1) == 1).all()):
-        raise ValueError("the spread loss has one right class for each example")
+        raise ValueError("each example needs exactly one right class for the spread loss")
     right_activation = (right * activation).sum(dim=-1, keepdim=True)  # [N, 1]  a_t
     violation = F.relu(margin - (right_activation - activation)).square()
     return _reduced(((1 - right) * violation).sum(dim=-1), reduction)

@@ -94,8 +94,11 @@ class BaseRecipe(Config):
         """Return the network's input in a test, from ``inputs`` of a split [N, …]."""
         return inputs
 
-    def augmentation(self) -> dict[str, Any]:
-        """Return how :func:`capslib.training.fit` changes every batch: here not at all."""
+    def fit_options(self) -> dict[str, Any]:
+        """Return keywords of :func:`capslib.training.fit` that change every batch.
+
+        Here return none.
+        """
         return {}
 
     def options(self) -> dict[str, Any]:
@@ -111,20 +114,27 @@ class BaseRecipe(Config):
         kind = NETWORKS[self.network]
         options = {"classes": classes, **self.options()}
         signature = inspect.signature(kind)
-        try:
-            if "classes" not in signature.parameters:
-                raise TypeError("it takes no number of classes")
-            signature.bind(shape, **options)
-        except TypeError as error:
+        fault = ""
+        if "classes" not in signature.parameters:
+            fault = "it takes no number of classes"
+        else:
+            try:
+                signature.bind(shape, **options)
+            except TypeError as error:
+                fault = str(error)
+        if fault:
             paper = kind.__module__.replace("capslib.networks.", "capslib.papers.")
             advice = "In a recipe of your own,"
             if paper != kind.__module__:
                 advice = f"Take a recipe of {paper}, or"
             raise UserError(
-                f"{type(self).__name__} cannot build the network {self.network!r}: {error}. "
+                f"{type(self).__name__} cannot build the network {self.network!r}: {fault}. "
                 f"{advice} override options() or build()."
-            ) from None
-        return kind(shape, **options)
+            )
+        try:
+            return kind(shape, **options)
+        except ValueError as error:
+            raise ValueError(f"{self.network}: {error}") from None
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
         """Prepare a new network before its first step. Here do nothing."""
@@ -244,9 +254,11 @@ class Recipe(BaseRecipe):
                 f"{type(self).__name__} names no data set: "
                 f"give data=, one of {', '.join(SETS)}."
             )
+        train, test = (
+            data.load(self.data, name, data_dir=context.data_dir) for name in ("train", "test")
+        )
         parts = {}
-        for name in ("train", "test"):
-            split = data.load(self.data, name, data_dir=context.data_dir)
+        for split in (train, test):
             for part, mask in self.choose(split).items():
                 count = self.images
                 if part != "train" and context.max_steps is not None:
@@ -254,10 +266,13 @@ class Recipe(BaseRecipe):
                 rows = np.arange(len(split)) if mask is None else mask.nonzero()[0]
                 rows = rows[subset(len(rows), count).numpy()]
                 parts[part] = self._examples(split, rows, context.device)
-        return self.arrange(parts), [split.fingerprint]
+        return self.arrange(parts), [train.fingerprint]
 
     def _examples(self, split: DataSplit, rows: Any, device: str) -> Examples:
-        """Return some rows of a split on a device, prepared unless every batch is."""
+        """Return these rows of a split on a device.
+
+        Prepare them now, unless each batch is prepared anew.
+        """
         import torch
 
         from capslib.training import Examples
@@ -271,7 +286,7 @@ class Recipe(BaseRecipe):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape (C, H, W) of what the network sees of one image."""
-        _, channels, *size = SETS[self.data].train
+        _, channels, *size = SETS[self.data].train_shape
         if self.crop is not None:
             return (channels, self.crop, self.crop)
         return (channels, *[(self.resize or side) // self.downsample for side in size])
@@ -279,14 +294,13 @@ class Recipe(BaseRecipe):
     @property
     def train_size(self) -> int:
         """The number of training images."""
-        size = SETS[self.data].train[0]
+        size = SETS[self.data].train_shape[0]
         return min(size, self.images or size)
 
     def number_of_classes(self, labels: Tensor | None = None) -> int:
-        """Return the number of classes of the data set, else by ``labels`` [N]."""
-        if self.data is None:
-            return super().number_of_classes(labels)
-        return len(SETS[self.data].classes)
+        """Return the number of classes that the data set names, else that of ``labels`` [N]."""
+        classes = 0 if self.data is None else len(SETS[self.data].classes)
+        return classes or super().number_of_classes(labels)
 
     @property
     def prepares_batches(self) -> bool:
@@ -297,8 +311,8 @@ class Recipe(BaseRecipe):
         """Return the network's input in a test, from ``inputs`` of a split [N, …]."""
         return self.prepare(inputs) if self.prepares_batches else inputs
 
-    def augmentation(self) -> dict[str, Any]:
-        """Return how :func:`capslib.training.fit` prepares every batch, where it does."""
+    def fit_options(self) -> dict[str, Any]:
+        """Return keywords of :func:`capslib.training.fit` that change every batch."""
         transform = self.prepare if self.prepares_batches else None
         return {"transform": transform, "shared_stream": self.shared_stream}
 
@@ -494,7 +508,7 @@ def train(
                 before_step=before_step,
                 patience=recipe.patience(),
                 context=training_context,
-                **recipe.augmentation(),
+                **recipe.fit_options(),
             )
     except Timeout:
         raise Interrupted from None
@@ -555,14 +569,15 @@ def _alone(context: Context) -> contextlib.AbstractContextManager:
 def _code(recipe: BaseRecipe) -> str:
     """Return a hash of capslib's source, and of the source of what a recipe names elsewhere.
 
-    What cannot be read does not count.
+    What cannot be read does not count, nor does pydantic, on which recipes are built.
     """
     texts = [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
     objects = [*type(recipe).__mro__, NETWORKS[recipe.network], ROUTINGS[recipe.routing]]
     if isinstance(recipe, Recipe):
         objects.append(LOSSES[recipe.loss])
     for item in objects:
-        if item.__module__.partition(".")[0] != "capslib":
+        package = item.__module__.partition(".")[0]
+        if package not in ("capslib", "pydantic", "builtins"):
             with contextlib.suppress(OSError, TypeError):
                 texts.append(inspect.getsource(item).encode())
     content = b"\0".join(texts).replace(b"\r\n", b"\n")  # a clone of Windows has the same code

@@ -57,19 +57,19 @@ class Examples(NamedTuple):
         labels = None if self.labels is None else self.labels.to(device)
         return Examples(self.inputs.to(device), labels)
 
-    def some(self, limit: int) -> Examples:
+    def at_most(self, limit: int) -> Examples:
         """Return at most ``limit`` examples, always the same ones; all of them if it is 0."""
-        return self[subset(len(self.inputs), limit)] if limit else self
+        return self.rows(subset(len(self.inputs), limit)) if limit else self
 
-    def __getitem__(self, rows: Any) -> Examples:
-        """Return these rows: an index selects examples, not fields."""
-        labels = None if self.labels is None else self.labels[rows]
-        return Examples(self.inputs[rows], labels)
+    def rows(self, index: Any) -> Examples:
+        """Return the examples that ``index`` selects: row numbers, a mask or a slice."""
+        labels = None if self.labels is None else self.labels[index]
+        return Examples(self.inputs[index], labels)
 
     def batches(self, size: int) -> Iterator[Examples]:
         """Yield consecutive batches of ``size``; the last one may be smaller."""
         for start in range(0, len(self.inputs), size):
-            yield self[start : start + size]
+            yield self.rows(slice(start, start + size))
 
 
 Loss = Callable[[nn.Module, Examples], Mapping[str, Tensor]]
@@ -123,7 +123,8 @@ class Context:
     resumed_from: list[int] = field(default_factory=list)
     """Steps at which a training was taken up again; ``fit`` fills it."""
     seconds_before: float = 0.0
-    """Seconds that other processes spent on trainings taken up or found finished."""
+    """Seconds that other processes spent on trainings taken up or found finished, less the
+    seconds that this one waited for them."""
 
     def __post_init__(self) -> None:
         for name in ("data_dir", "folder", "checkpoint"):
@@ -134,10 +135,10 @@ class Context:
 
 @dataclass
 class History:
-    """What a training left: ``terms["loss"]`` has a number for each step, and so on.
+    """What a training left.
 
-    ``epochs`` has the metrics of every epoch by name, and ``routing_path`` is the path that the
-    routings took.
+    ``terms`` has, for each term of the loss, a number for every step. ``epochs`` has the
+    metrics of every epoch by name, and ``routing_path`` is the path that the routings took.
     """
 
     terms: dict[str, list[float]]
@@ -148,7 +149,8 @@ class History:
 class ProgressBar:
     """A bar on stderr of the steps of a training, for :attr:`Context.progress`.
 
-    It moves after each epoch. It is a context manager, which ends its line.
+    It appears when :func:`fit` begins, and moves after each epoch. It is a context manager,
+    which ends its line.
 
     >>> with ProgressBar() as bar:
     ...     context = Context(seed=0, progress=bar)
@@ -157,10 +159,19 @@ class ProgressBar:
     def __init__(self) -> None:
         self.bar: tqdm | None = None
 
+    def start(self, step: int, steps: int) -> None:
+        """Show a new bar of so many steps, at a step. :func:`fit` calls it."""
+        self.close()
+        self.bar = tqdm(total=steps, initial=step, unit=" steps", dynamic_ncols=True)
+
+    def close(self) -> None:
+        """End the line of the bar, if there is one."""
+        if self.bar is not None:
+            self.bar.close()
+
     def __call__(self, step: int, steps: int, note: str) -> None:
         if self.bar is None:
-            self.bar = tqdm(unit=" steps", dynamic_ncols=True, leave=True)
-        self.bar.total = steps
+            self.start(0, steps)
         self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(step - self.bar.n)
 
@@ -168,8 +179,7 @@ class ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
+        self.close()
 
 
 class Patience(NamedTuple):
@@ -295,8 +305,9 @@ def fit(
 
     Returns a :class:`History`. The model ends in ``eval`` mode, and its routings keep the path
     that the run took: ``path``, or by default that of :func:`path_of`. Raises ValueError for a
-    training without examples, epochs, steps or a batch, and for a patience whose metric
-    ``evaluate`` does not return; TypeError for a loss that returns no mapping with a "loss".
+    training without examples, epochs, steps or a batch, for fewer or more labels than inputs,
+    and for a patience whose metric ``evaluate`` does not return. Raises TypeError for other
+    examples, as a ``DataLoader``, and for a loss that returns no mapping with a "loss".
 
     With ``epoch_steps`` an epoch is no whole pass, but the first so many batches of one.
     ``evaluate(model)`` returns metrics after every epoch, and where ``context.max_steps`` ends
@@ -309,8 +320,9 @@ def fit(
 
     Checkpoints go to the file ``context.checkpoint`` every ``context.checkpoint_seconds``. In
     the end the file holds the final weights, as ``model``, and the history, and the same call
-    then reads them instead of training. A finished file is read whatever has changed: the loss,
-    the data or the number of epochs. Give a changed training another file, or another
+    then reads them instead of training. It reads them, too, if the loss or the data have
+    changed, or for more epochs. For fewer steps, or where the weights do not fit the model, it
+    sets the file aside, and trains anew. Give a changed training another file, or another
     ``context.code``.
 
     Losses are checked every ``guard_every`` steps (1 on the CPU; 50 on a GPU, where
@@ -327,7 +339,12 @@ def fit(
     >>> round(line.weight.item(), 2)
     3.0
     """
+    if not isinstance(examples, Examples):
+        kind = type(examples).__name__
+        raise TypeError(f"fit takes Examples(inputs, labels), not {kind}")
     device, size = examples.inputs.device, len(examples.inputs)
+    if examples.labels is not None and len(examples.labels) != size:
+        raise ValueError(f"{size} inputs need as many labels, not {len(examples.labels)}")
     if min(size, epochs, batch_size) < 1:
         raise ValueError(
             "a training needs examples, epochs and a batch size, "
@@ -357,6 +374,8 @@ def fit(
         path = use_path(model, path or path_of(all_steps))
         gradients = _Gradients(model, loss, batch_size if device.type == "cuda" else None)
         run.resume()
+        if isinstance(context.progress, ProgressBar) and not run.finished:
+            context.progress.start(run.step, steps)
         if guard > 1:
             run.remember()
         order = None
@@ -368,7 +387,7 @@ def fit(
                 before_step(step)
             if position == 0 or order is None:
                 order = permutation(size, context.seed, epoch).to(device)
-            batch = examples[order[position * batch_size : (position + 1) * batch_size]]
+            batch = examples.rows(order[position * batch_size : (position + 1) * batch_size])
             if transform is not None:
                 generator = augmentation(context.seed, step, device, shared=shared_stream)
                 batch = batch._replace(inputs=transform(batch.inputs, generator))
@@ -393,8 +412,16 @@ def fit(
                 if evaluate is not None:
                     model.eval()
                     run.log_epoch(evaluate(model))
-                stops_early = patience is not None and _is_over(patience, run)
+                stops_early = keeps_best = False
+                if patience is not None:
+                    since_best = _epochs_since_best(patience, run)
+                    stops_early = since_best >= patience.epochs
+                    keeps_best = patience.keep == "best"
+                    if keeps_best and since_best == 0:
+                        run.keep_best()
                 run.finished = stops_early or run.step == steps
+                if keeps_best and run.finished:
+                    model.load_state_dict(run.best)
                 milestones = context.milestones if context.max_steps is None else {}
                 for milestone, shorter in milestones.items():
                     if run.step == milestone or (stops_early and run.step < milestone):
@@ -418,24 +445,16 @@ def fit(
         return History(curves, run.epochs, path)
 
 
-def _is_over(patience: Patience, run: Run) -> bool:
-    """Return whether the best epoch lies too far back. Keep its weights if patience does."""
+def _epochs_since_best(patience: Patience, run: Run) -> int:
+    """Return how many epochs ago the metric of patience was best, of equal ones the first."""
     if patience.metric not in run.epochs:
-        found = ", ".join(run.epochs)
-        raise ValueError(f"evaluate(model) returns no {patience.metric!r}, but {found}")
+        metrics = ", ".join(run.epochs)
+        raise ValueError(f"evaluate(model) returns no {patience.metric!r}, but {metrics}")
     sign = 1 if patience.better == "lower" else -1
     values = [
         math.inf if math.isnan(value) else sign * value for value in run.epochs[patience.metric]
     ]
-    best = values.index(min(values))  # of equal epochs the first one
-    since_best = len(values) - 1 - best
-    over = since_best >= patience.epochs
-    if patience.keep == "best":
-        if since_best == 0:
-            run.keep_best()
-        if over or run.step == run.steps:
-            run.model.load_state_dict(run.best)
-    return over
+    return len(values) - 1 - values.index(min(values))
 
 
 class _Gradients:

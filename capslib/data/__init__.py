@@ -26,13 +26,14 @@ with warnings.catch_warnings():  # pooch's progress bar asks for notebook widget
 from capslib.data import prepared, publishers, standins
 from capslib.data.registry import SETS, DataSet
 from capslib.errors import UserError, check_name
-from capslib.files import folder
+from capslib.files import as_folder
 
 __all__ = [
     "SETS",
     "DataFingerprint",
     "DataSplit",
     "Row",
+    "data_root",
     "describe",
     "fetch",
     "load",
@@ -86,7 +87,7 @@ class DataSplit:
 
 
 class Row(NamedTuple):
-    """One line of ``capslib data list``. ``folder`` is empty if there is no folder."""
+    """One line of ``capslib data list``. ``folder`` is empty for a set in state no."""
 
     name: str
     kind: str  # real, stand-in
@@ -205,18 +206,24 @@ def describe(data_dir: str | Path | None = None) -> list[Row]:
     >>> print(*(row.name for row in describe() if row.kind == "stand-in"))
     digits toys tints moles guides
     """
-    return [_row(spec, _root(data_dir)) for spec in SETS.values()]
+    return [_row(spec, data_root(data_dir)) for spec in SETS.values()]
 
 
-def _root(data_dir: str | Path | None) -> Path:
-    return folder(str(data_dir or os.environ.get("CAPSLIB_DATA") or pooch.os_cache("capslib")))
+def data_root(data_dir: str | Path | None = None) -> Path:
+    """Return the data folder: ``data_dir``, else ``$CAPSLIB_DATA``, else the user's cache.
+
+    >>> print(data_root("sets"))
+    sets
+    """
+    root = data_dir or os.environ.get("CAPSLIB_DATA") or pooch.os_cache("capslib")
+    return as_folder(str(root))
 
 
 def _folder(spec: DataSet, data_dir: str | Path | None, download: bool | None) -> Path:
     """Return the prepared folder of a set, prepared now if it has to be."""
     if download is None:
         download = os.environ.get("CAPSLIB_DOWNLOAD", "").lower() in ("1", "true", "yes")
-    root = _root(data_dir)
+    root = data_root(data_dir)
     if prepared.exists(root / spec.name):
         return root / spec.name
     return publishers.prepare(spec, root, download)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capslib.data import SETS, DataFingerprint, _root, load, prepared
+from capslib.data import SETS, DataFingerprint, data_root, load, prepared
 from capslib.data.readers import VARIANTS
 from capslib.errors import UserError
 
@@ -81,7 +81,7 @@ def affnist(
     for more than 32 variants, and for a published set that is damaged, smaller or of another
     size.
     """
-    folder = _root(data_dir) / "affnist"
+    folder = data_root(data_dir) / "affnist"
     files = [folder / name for name in (prepared.MANIFEST, *SETS["affnist"].files)]
     if digits == "mnist" and any(file.is_file() for file in files):
         split = load("affnist", "test", data_dir=data_dir)
@@ -89,10 +89,11 @@ def affnist(
             raise UserError(
                 f"{folder} holds {len(split):,} test images, and {count:,} are wanted."
             )
-        if split.images.shape[-1] != side:
+        published = split.images.shape[-1]
+        if published != side:
             raise UserError(
-                f"{folder} holds images of {split.images.shape[-1]} pixels a side, and {side} "
-                "are wanted: shift by 6 pixels, or take the folder away to generate them."
+                f"{folder} holds images of {published} pixels a side, and {side} are wanted: "
+                f"ask for {published}, or move the folder away to have them generated."
             )
         images, labels, numbers = (
             torch.as_tensor(np.array(split[name][:count]))

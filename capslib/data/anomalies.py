@@ -85,7 +85,9 @@ def few_anomalies(
         count = min(len(unusual), round(len(usual) * percent / (100 - percent)))
     if count == 0:
         advice = "the data have none"
-        if len(unusual):
+        if not len(usual):
+            advice = "the data have no normal example"
+        elif len(unusual):
             smallest = math.ceil(5e5 / (len(usual) + 0.5) + 1e-9) / 1e4  # half of one is none
             advice = f"take at least {smallest:g} % and less than 100 %"
         raise UserError(
@@ -130,10 +132,11 @@ def one_hot_pairs(guide: np.ndarray, target: np.ndarray) -> np.ndarray:
     letters.
     """
     pair = np.stack([guide, target], axis=1)
-    if pair.shape[2:] != (23,) or pair.max(initial=0) >= LETTERS:
+    letters = np.unique(pair)
+    if pair.shape[2:] != (23,) or not np.isin(letters, np.arange(LETTERS)).all():
         raise UserError(
             "Guides and sites are 23 letters long, 20 and the PAM, and letters are 0 to 3; "
-            f"these have {pair.shape[-1]} letters up to {pair.max(initial=0)}."
+            f"these are {pair.shape[-1]} long, of the letters {', '.join(map(str, letters))}."
         )
     rows = np.array([0, 2, 1, 3])[:, None]  # A, G, C, T among the letters ACGT
     return (pair[:, :, None] == rows).astype(np.uint8)

@@ -56,7 +56,8 @@ def guides() -> Splits:
     """Draw pairs of guide and site, uint8 [N, 23] with letters 0…3 (A, C, G, T).
 
     The split ``all`` has the arrays of the prepared CRISPR set. An off-target (label 1) differs
-    from its guide in few letters, far from the PAM; most sites differ anywhere.
+    from its guide in few letters, far from the PAM. The others differ in three to six letters;
+    half of them keep the last two.
     """
     draw, n, length = np.random.RandomState(2), 800, 23
     guide = draw.randint(4, size=(20, length))[draw.randint(20, size=n)]

@@ -270,7 +270,14 @@ def problems(folder: Path) -> list[str]:
     for path, entry in manifest.arrays.items():
         if pooch.file_hash(folder / path) != entry.sha256:
             lines.append(str(_differs(folder, path)))
-    expected = SETS[folder.name].manifest if folder.name in SETS else ""
+    spec = SETS.get(folder.name)
+    classes = manifest.classes or (spec.classes if spec else ())
+    for split in manifest.splits:
+        try:
+            check_labels(folder, split, open_split(folder, manifest, split), len(classes))
+        except UserError as error:
+            lines.append(str(error))
+    expected = spec.manifest if spec else ""
     if expected and manifest.complete and not manifest.deviations and sha256 != expected:
         command = f"`capslib data fetch {folder.name}`"
         lines.append(

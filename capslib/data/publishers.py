@@ -80,7 +80,10 @@ def _incomplete(spec: DataSet, root: Path, problems: dict[str, str]) -> UserErro
     sources = " or ".join(spec.mirrors or [spec.source])
     advice = "Get them by hand, and put them"
     if spec.mirrors:
-        advice = f"Run `capslib data fetch {spec.name}`, or put them"
+        advice = (
+            f"Run `capslib data fetch {spec.name}`, "
+            "load the set in Python with download=True, or put them"
+        )
     return UserError(
         f"The data set {spec.name} is missing from {root}, or incomplete.\n  {lines}\n"
         f"The files come from {sources}\n"
@@ -117,7 +120,8 @@ def _transfer(address: str, path: str, largest: int) -> None:
         if response.is_redirect:  # whose body requests would read to its end
             response.close()
 
-    # Without it a server may compress in transit, and the client would unpack the .gz itself.
+    # A server that compresses in transit would deliver other bytes than those whose hash is
+    # published.
     headers = {"Accept-Encoding": "identity"}
     timeouts = 5, STALL_SECONDS  # to connect, and between two parts
     hooks = {"response": leave_body}

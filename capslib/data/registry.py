@@ -21,7 +21,7 @@ from capslib.registry import Registry
 __all__ = ["SETS", "DataSet"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A named data set. ``files`` is empty if it can be loaded from a prepared folder only."""
 
@@ -53,7 +53,7 @@ class DataSet:
     whole: tuple[str, ...] = ()
 
     @property
-    def train(self) -> tuple[int, ...]:
+    def train_shape(self) -> tuple[int, ...]:
         """[N, C, H, W] of its training split. Raises :class:`UserError` where it has none."""
         if "train" not in self.splits:
             raise UserError(
@@ -219,28 +219,28 @@ _ALL = (
         splits={"train": (24_300, 2, 48, 48), "test": (24_300, 2, 48, 48)},
     ),
     DataSet(
-        "tints",
-        "capslib.data.generated",
-        "MIT, as the code",
-        _TINTS,
-        True,
-        {"train": (1000, 3, 16, 16), "test": (300, 3, 16, 16)},
+        name="tints",
+        source="capslib.data.generated",
+        licence="MIT, as the code",
+        classes=_TINTS,
+        stand_in=True,
+        splits={"train": (1000, 3, 16, 16), "test": (300, 3, 16, 16)},
     ),
     DataSet(
-        "moles",
-        "capslib.data.generated",
-        "MIT, as the code",
-        _LESIONS,
-        True,
-        {"all": (300, 3, 18, 24)},
+        name="moles",
+        source="capslib.data.generated",
+        licence="MIT, as the code",
+        classes=_LESIONS,
+        stand_in=True,
+        splits={"all": (300, 3, 18, 24)},
     ),
     DataSet(
-        "guides",
-        "capslib.data.generated",
-        "MIT, as the code",
-        _OFF_TARGETS,
-        True,
-        {"all": (800, 2, 4, 23)},
+        name="guides",
+        source="capslib.data.generated",
+        licence="MIT, as the code",
+        classes=_OFF_TARGETS,
+        stand_in=True,
+        splits={"all": (800, 2, 4, 23)},
     ),
     DataSet(  # Tschandl, Rosendahl, Kittler
         name="ham10000",
@@ -265,20 +265,20 @@ _ALL = (
         whole=("e94f2fa3a9ab44b7e8667cfd04f148898a0f8454ea8feb05826fa2cdc445bcb9",),
     ),
     DataSet(  # Tieleman; 32 variants of each test digit of MNIST
-        "affnist",
-        "https://www.cs.toronto.edu/~tijmen/affNIST/",
-        "see its page",
-        tuple("0123456789"),
+        name="affnist",
+        source="https://www.cs.toronto.edu/~tijmen/affNIST/",
+        licence="see its page",
+        classes=tuple("0123456789"),
         splits={"test": (320_000, 1, 40, 40)},
         arrays=("images", "labels", "digit"),
         files={"test.mat": ""},
         read=affnist_splits,
     ),
     DataSet(  # Peng et al.; the pairs with few mismatches, as a network sees them
-        "crispr",
-        "https://doi.org/10.1093/bioinformatics/bty558",
-        "supplementary material; cite the article",
-        _OFF_TARGETS,
+        name="crispr",
+        source="https://doi.org/10.1093/bioinformatics/bty558",
+        licence="supplementary material; cite the article",
+        classes=_OFF_TARGETS,
         splits={"all": (16_499, 2, 4, 23)},
         arrays=("guide", "target", "labels", "mismatches", "nrg_pam"),
     ),

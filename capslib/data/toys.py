@@ -30,6 +30,7 @@ __all__ = [
     "POST",
     "REVISION",
     "SIZE",
+    "VIEWS",
     "Renderings",
     "render",
     "splits",
@@ -40,6 +41,7 @@ REVISION = 3  # part of the fingerprint: raise it with any change that changes a
 INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}  # as in smallNORB
 # The number of values of each factor of a split; the last changes fastest.
 FACTORS = {"labels": 5, "instance": 5, "elevation": 9, "azimuth": 18, "lighting": 6}
+VIEWS = (50, 9, 18)  # toys, elevations and azimuths
 SIZE = 48  # pixels
 # From toy to cameras and between cameras, where the radius of a toy is 1.
 DISTANCE, BASELINE = 6.0, 0.8
@@ -236,14 +238,15 @@ def render(
     A toy is 10 · category + instance; the factors are 0, 1, 2, …; all are int [N].
     """
     images = np.empty((len(toys), 2, SIZE, SIZE), np.uint8)
-    view = (toys * 9 + elevation) * 18 + azimuth
+    view = np.ravel_multi_index((toys, elevation, azimuth), VIEWS)
     for number in np.unique(toys):
         views = np.unique(view[toys == number])
         # Eight views at a time fit a processor's cache.
         for batch in np.array_split(views, math.ceil(len(views) / 8)):
             rows = np.flatnonzero(np.isin(view, batch))
             weights = LIGHTINGS[lighting[rows]].T[..., None, None, None]
-            lit = _lit(number, *divmod(batch % 162, 18))
+            _, *angles = np.unravel_index(batch, VIEWS)
+            lit = _lit(number, *angles)
             light = lit[:, np.searchsorted(batch, view[rows])]
             images[rows] = np.minimum(255 * sum(weights * light) + 0.5, 255).astype(np.uint8)
     return images

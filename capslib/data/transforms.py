@@ -50,8 +50,9 @@ def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
     check_shapes(x=(x, "N C H W"), of=(of, "N channels h w"))
     of = x if of is None else of
     mean = of.mean(dim=(1, 2, 3), keepdim=True)
-    std = of.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(of[0].numel() ** -0.5)
-    return (x - mean) / std
+    std = of.std(dim=(1, 2, 3), keepdim=True, correction=0)
+    least = of.shape[1:].numel() ** -0.5
+    return (x - mean) / std.clamp_min(least)
 
 
 def black_and_white(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from capslib.layers import (
     mask_of_one,
 )
 from capslib.routing import start_on_first_batch
-from capslib.shapes import check_positive, check_shapes
+from capslib.shapes import check_images, check_labels, check_positive
 
 __all__ = ["WEIGHT_STD", "CapsNet", "CapsNetResult"]
 
@@ -95,7 +95,9 @@ class CapsNet(nn.Module):
         start_on_first_batch(self)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> CapsNetResult:
-        check_shapes(images=(images, self.image_axes), labels=(labels, "N"))
+        check_images(images, self.image_axes, labels)
+        if labels is not None:
+            check_labels(labels, self.classes.weight.shape[1])
         features = F.relu(self.conv(images))
         pose, activation, coupling = self.classes(*self.primary(features))
         if self.decoder is None:

@@ -21,7 +21,7 @@ from capslib.layers import (
 from capslib.registry import Registry
 from capslib.routing import ROUTINGS, EMRouting, Normalise, RoutingResult
 from capslib.routing.em import INVERSE_TEMPERATURE
-from capslib.shapes import check_positive, check_shapes
+from capslib.shapes import check_images, check_positive
 
 __all__ = [
     "CODE_TO_PAPER",
@@ -103,8 +103,7 @@ class MatrixCapsNet(nn.Module):
         nn.init.constant_(self.conv.bias, 0.1)
         self.primary = MatrixPrimaryCapsules(A, B, pose=pose)
         window_preset, class_preset = {}, {}
-        kind = ROUTINGS[routing]
-        if isinstance(kind, type) and issubclass(kind, EMRouting):
+        if issubclass(ROUTINGS[routing], EMRouting):
             window_preset, class_preset = PRESETS[preset]
         options |= dict(pose=pose, routing=routing, iterations=iterations)
         std = 0.3 if pose == "matrix" else 0.15  # W u sums four times as many products as M W
@@ -129,7 +128,7 @@ class MatrixCapsNet(nn.Module):
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
-        check_shapes(images=(images, self.image_axes))
+        check_images(images, self.image_axes)
         return self.primary(F.relu(self.conv(images)))
 
     def layers(self, images: Tensor) -> dict[str, RoutingResult]:
@@ -191,7 +190,7 @@ class BaselineCNN(nn.Module):
         self.classes = nn.Linear(hidden, classes)
 
     def forward(self, images: Tensor) -> CNNResult:
-        check_shapes(images=(images, self.image_axes))
+        check_images(images, self.image_axes)
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         x = F.relu(self.hidden(rearrange(x, "n c h w -> n (c h w)")))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 from torch import nn
@@ -11,11 +12,12 @@ from torch import nn
 from capslib.errors import UserError, check_name, unknown
 from capslib.registry import NETWORKS
 from capslib.routing import routing_options, start_on_first_batch
+from capslib.shapes import check_positive
 
 __all__ = ["SMALL", "Size", "create_network"]
 
 Size = Literal["small", "paper"]
-"""Sizes of a network: one that trains on a laptop in minutes, or the one of its paper."""
+"""Sizes of a network: a small one for a laptop, or the one of its paper."""
 
 
 def _dense(kernel: int) -> dict[str, Any]:
@@ -34,7 +36,6 @@ SMALL: dict[str, Callable[[int], dict[str, Any]]] = {
     "consensus_capsnet": _grid,
     "cnn": lambda _: {"sizes": (16, 32, 128)},
     "deep_capsnet": lambda kernel: {
-        "depth": 3,
         "primary_kernel": kernel,
         "hidden": (16, 8),
         **_dense(kernel),
@@ -45,7 +46,7 @@ SMALL: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 """Options of small networks, by name, for a kernel that suits the image."""
 _DEPTH: dict[str, dict[str, Any]] = {"deep_capsnet": {"depth": 3}}
-"""Options without a default in the papers' networks: of several depths the smallest."""
+"""Options without a default in the papers' networks; three layers are our choice."""
 _CLASSES = {"sparse_capsnet": "capsules", "autoencoder": "capsules"}
 """What a network calls its number of classes, where it learns without labels."""
 
@@ -59,7 +60,7 @@ def create_network(
 ) -> nn.Module:
     """Return the network ``name`` of ``NETWORKS`` for images of a ``shape`` (C, H, W).
 
-    ``size`` is "small", which trains on a laptop in minutes, or "paper", the size of its paper.
+    ``size`` is "small", for a laptop, or "paper", the size of its paper.
     ``options`` are keywords of the network's class, and take precedence: ``routing`` names a
     routing of ``ROUTINGS``, and keywords of that routing are options, too.
 
@@ -74,8 +75,8 @@ def create_network(
     normal and anomalous.
 
     Raises UserError for an unknown name or option, with the nearest valid one, for a network
-    that takes no images or not so many classes, and for a shape that is too small, with the
-    smallest that works.
+    that takes no images or not so many classes, for sizes that are no whole numbers of at least
+    1, and for a shape that is too small, with the smallest that works.
 
     >>> import torch
     >>> network = create_network("capsnet", (3, 40, 28), classes=4, routing="em")
@@ -89,8 +90,9 @@ def create_network(
     """
     make = NETWORKS[name]
     check_name("size", size, get_args(Size))
-    if len(shape) != 3 or min(shape) < 1:
-        raise UserError(f"{name} takes images of a shape (C, H, W), not {tuple(shape)}")
+    sides = tuple(shape) if isinstance(shape, Sequence) else ()
+    if len(sides) != 3 or not all(isinstance(side, Integral) and side >= 1 for side in sides):
+        raise UserError(f"{name} takes images of a shape (C, H, W), not {shape}")
     parameters = inspect.signature(make).parameters
     if "shape" not in parameters:
         raise UserError(f"{name} takes no images: build {make.__module__}.{make.__name__}")
@@ -98,27 +100,33 @@ def create_network(
     arguments = dict(_DEPTH.get(name, {}))
     if size == "small" and name in SMALL:
         kernel = min(9, max(3, min(shape[1:]) // 3))
-        arguments = SMALL[name](kernel)
+        arguments |= SMALL[name](kernel)
     count = _CLASSES.get(name, "classes")
     if count in parameters:
         arguments[count] = classes
     elif classes != 2:
         raise UserError(f"{name} has two classes, normal and anomalous, not {classes}")
     try:
-        network = make(tuple(shape), **arguments | options)
+        check_positive(classes=classes)
+        network = make(sides, **arguments | options)
     except ValueError as error:
-        raise UserError(f"{name}: {error}") from None
+        hint = "; a shape is (C, H, W)" if sides[0] > sides[2] else ""
+        raise UserError(f"{name}: {error}{hint}") from None
     return start_on_first_batch(network)
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:
     """Raise UserError for an option that neither the network nor its routing takes."""
     parameters = inspect.signature(NETWORKS[name]).parameters
-    valid = [key for key in parameters if key not in ("shape", "classes", "_")]
-    if "routing" in options and "routing" not in valid and "options" not in valid:
+    passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    valid = [
+        key
+        for key, parameter in parameters.items()
+        if key not in ("shape", "classes") and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if "routing" in options and "routing" not in valid and not passes_on:
         raise UserError(f"{name} has no routing")
-    if "options" in valid:
-        valid.remove("options")
+    if passes_on:
         default = getattr(parameters.get("routing"), "default", "dynamic")
         names = ["routing", *valid, *routing_options(options.get("routing", default))]
         valid = list(dict.fromkeys(names))

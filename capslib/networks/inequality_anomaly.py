@@ -15,7 +15,7 @@ from capslib.layers import (
     grid_size,
     mask_of_one,
 )
-from capslib.shapes import check_shapes
+from capslib.shapes import check_images
 
 __all__ = ["ANOMALY", "NORMAL", "AnomalyCapsNet", "AnomalyOutput"]
 
@@ -81,7 +81,7 @@ class AnomalyCapsNet(nn.Module):
         self.channels_last = self.primary.conv.weight.numel() < 2_000_000
 
     def forward(self, images: Tensor) -> AnomalyOutput:
-        check_shapes(images=(images, self.image_axes))
+        check_images(images, self.image_axes)
         features = self.nonlinearity(self.conv(images))
         pose, activation, coupling = self.classes(*self.primary(features))
         mask = mask_of_one(activation, activation.argmax(dim=1))  # [N, 2]

@@ -21,7 +21,7 @@ from capslib.layers import (
 )
 from capslib.networks.em_routing import PRESETS, MatrixCapsNet
 from capslib.routing import LazyVotes, RoutingResult, make_routing
-from capslib.shapes import check_positive, check_shapes
+from capslib.shapes import check_images, check_positive, check_shapes
 
 __all__ = ["ROUTING_OPTIONS", "ConsensusCapsNet", "FlatCapsules"]
 
@@ -67,6 +67,7 @@ class FlatCapsules(nn.Module):
         return self.lazy_votes(pose).form()
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
+        check_shapes(pose=(pose, "N H W types 4 4"), activation=(activation, "N H W types"))
         return with_transposed_poses(self.routing(self.lazy_votes(pose), activation.flatten(1)))
 
 
@@ -144,7 +145,7 @@ class ConsensusCapsNet(MatrixCapsNet):
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
-        check_shapes(images=(images, self.image_axes))
+        check_images(images, self.image_axes)
         features = self.norm(F.relu(self.conv(images)))
         pose = rearrange(self.poses(features), "n (b d) h w -> n h w b d", d=16)
         if not self.raw_poses:

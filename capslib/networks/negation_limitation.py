@@ -16,7 +16,7 @@ from capslib.layers import (
     dense_decoder,
     grid_size,
 )
-from capslib.shapes import check_shapes
+from capslib.shapes import check_images, check_shapes
 
 __all__ = ["CapsNetOutput", "CapsuleStack", "DeepCapsNet", "SignNetwork"]
 
@@ -142,7 +142,7 @@ class DeepCapsNet(nn.Module):
 
     def primary_capsules(self, images: Tensor) -> Tensor:
         """Return the poses [N, I, 8] of the primary capsules."""
-        check_shapes(images=(images, self.image_axes))
+        check_images(images, self.image_axes)
         return self.primary(self.nonlinearity(self.conv(images)))[0]
 
     def forward(self, images: Tensor) -> CapsNetOutput:

@@ -19,8 +19,7 @@ from capslib.layers import (
     grid_size,
     mask_of_one,
 )
-from capslib.routing import squash
-from capslib.shapes import check_positive, check_shapes
+from capslib.shapes import check_images, check_labels, check_positive, check_shapes
 
 __all__ = [
     "Autoencoder",
@@ -108,7 +107,7 @@ def rank_mask(strength: Tensor, gamma: float = 12.0) -> Tensor:
 class LifetimeBoost(nn.Module):
     """Boosts capsules that seldom rank first (§2.3, eqs. 5–7): support [N, L] to z = ψ·g.
 
-    Only training updates the frequencies μ and the gains g: a gain grows by ``step`` where its
+    Only training updates the frequencies μ and the gains g: a gain grows by ``STEP`` where its
     frequency lies below ``band``, and shrinks where it lies above, but not below one. With
     ``relative``, which the paper does not try, the step is a share of the gain, and the
     smallest gain is one.
@@ -116,19 +115,20 @@ class LifetimeBoost(nn.Module):
 
     DECAY = 0.99  # of the frequency, in each batch
     EVERY = 50  # batches between changes of the gains
+    STEP = 0.1  # by which a gain changes
 
     def __init__(
         self,
         capsules: int,
         band: tuple[float, float] = (0.04, 0.1),
-        step: float = 0.1,
         relative: bool = False,
     ):
         super().__init__()
-        self.band, self.step, self.relative = band, step, relative
+        self.band, self.relative = band, relative
         self.register_buffer("frequency", torch.zeros(capsules))
         self.register_buffer("gain", torch.ones(capsules))
-        self.register_buffer("batches", torch.tensor(0))  # bfloat16 counts to 256
+        # an integer, because a bfloat16 counter would stop at 256
+        self.register_buffer("batches", torch.tensor(0))
 
     def forward(self, support: Tensor) -> Tensor:
         strength = support * self.gain
@@ -146,7 +146,7 @@ class LifetimeBoost(nn.Module):
         due = (self.batches % self.EVERY == 0).float()
         low = (self.frequency < self.band[0]).float()
         high = (self.frequency > self.band[1]).float()
-        step = due * self.step * (low - high)
+        step = due * self.STEP * (low - high)
         if self.relative:
             step = step * self.gain
         gain = self.gain + step
@@ -164,11 +164,8 @@ class ReleasedPrimaryCapsules(PrimaryCapsules):
     """
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        self.check(features)
         types = self.conv.out_channels // self.dim
-        summed = self.conv(features / types)  # [N, types·dim, H', W']  the bias is not divided
-        pose = summed.unflatten(1, (types, self.dim)).movedim(2, -1).flatten(1, 3)
-        return as_capsules(squash(pose))
+        return super().forward(features / types)  # the bias is not divided
 
 
 class SparseCapsNet(nn.Module):
@@ -240,7 +237,7 @@ class SparseCapsNet(nn.Module):
 
     def latent(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return poses [N, L, D], activations and support [N, L] of the latent capsules."""
-        check_shapes(images=(images, self.image_axes))
+        check_images(images, self.image_axes)
         pose, activation = self.primary(F.relu(self.conv(images)))
         for layer in self.layers:
             pose, activation, coupling = layer(pose, activation)
@@ -248,14 +245,16 @@ class SparseCapsNet(nn.Module):
 
     def masked(self, activation: Tensor, support: Tensor, labels: Tensor | None) -> Tensor:
         """Return the mask m [N, L]."""
-        check_shapes(activation=(activation, "N L"), support=(support, "N L"))
-        check_shapes(support=(support, "N L"), labels=(labels, "N"))
+        check_shapes(
+            activation=(activation, "N L"), support=(support, "N L"), labels=(labels, "N")
+        )
         strength = support if self.boost is None else self.boost(support)
         if self.mask == "none":
             return torch.ones_like(support)
         if self.mask == "ranks":
             return rank_mask(strength, self.gamma)
         if self.mask == "label" and labels is not None:
+            check_labels(labels, support.shape[1])
             visible = labels
         elif self.mask == "winner":
             visible = strength.argmax(dim=-1)
@@ -291,7 +290,6 @@ class Autoencoder(nn.Module):
         capsules: int = 16,
         dim: int = 16,
         decoder: tuple[int, ...] = (512, 1024),
-        **_: object,
     ):
         super().__init__()
         check_positive(capsules=capsules, dim=dim)
@@ -304,7 +302,7 @@ class Autoencoder(nn.Module):
         self.decoder = dense_decoder(capsules * dim, decoder, shape)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
-        check_shapes(images=(images, self.image_axes))
+        check_images(images, self.image_axes)
         numbers = self.encoder(images.flatten(1))
         pose, activation = as_capsules(numbers.unflatten(1, (self.capsules, -1)))
         ones = torch.ones_like(activation)

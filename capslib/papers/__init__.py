@@ -179,7 +179,7 @@ def known(trial: Trial) -> bool:
     """
     try:
         arm(trial)
-    except (UserError, KeyError, ValidationError):
+    except (UserError, ValidationError):
         return False
     return True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from capslib.papers.experiment import Metric, Scale
+from capslib.papers.experiment import Metric, Scale, Trial
 
 BOUNDS = {
     "fraction": (0, 1),
@@ -30,8 +30,10 @@ Answer = Literal["for", "against", "open"]
 
 
 class Measured(Protocol):
-    """What a check reads of a record."""
+    """What checks and pages read of a record."""
 
+    trial: Trial
+    config: Mapping[str, Any]
     metrics: Mapping[str, Metric]
     series: Mapping[str, Sequence[float]]
     parameters: int
@@ -47,7 +49,9 @@ class Quantity:
     name: str
     measure: Callable[[Measured], Metric | None]
     sides: tuple[str | Quantity, ...] = ()
-    """The two quantities whose difference this is; empty where it is no difference."""
+    """The quantities that must be at rest in its place, such as both sides of a difference;
+    empty: itself.
+    """
     note: Callable[[Sequence[Measured]], str] = lambda records: ""
     """What a reader has to know of records beside the number: that a score is inverted."""
 
@@ -116,10 +120,10 @@ def training_accuracy(record: Measured) -> float | None:
     return min(accuracies, default=None)
 
 
-def stopped_itself(record: Any) -> bool:
+def stopped_itself(record: Measured) -> bool:
     """Return whether a training was ended by a rule before its epochs were over.
 
-    More epochs would change nothing.
+    Such an experiment records the metric ``epochs``, those it took. More would change nothing.
     """
     epochs = record.metrics.get("epochs")
     return epochs is not None and epochs.value < record.config.get("epochs", 0)
@@ -304,7 +308,10 @@ class Check:
 
     @property
     def label(self) -> str:
-        """What replicates are the mean of: ``mean of accuracy``, or the lead of an arm."""
+        """The quantity whose interval is judged.
+
+        It is the ``mean of accuracy``, or the ``lead in accuracy (a − b)``.
+        """
         name = str(self.metric).replace("_", " ")
         if not self.compares_arms:
             return f"mean of {name}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capslib.training import Examples, History
 
 
-class Spread(Objective):
+class SpreadLoss(Objective):
     """The spread loss, whose margin grows while the network trains: ``margin_at(progress)``."""
 
     def __init__(
@@ -95,7 +95,7 @@ def start_at_half(recipe: Recipe, network: nn.Module, train: Examples, seed: int
 
 
 def cross_entropy(scores: Callable[[Tensor], Tensor]) -> Loss:
-    """Return the loss to attack of class scores [N, C], image by image."""
+    """Return the cross entropy of class scores [N, C], image by image. An attack raises it."""
     from torch.nn import functional as F
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ The files of this package. Each imports only from files below it::
     competition              the parents that compete for a child
     base                     the result of a routing; squash
 
-With the margin loss, each routing by its name alone learns the digits of scikit-learn in a
-network of :func:`capslib.networks.create_network`; a test of the conformance suite holds this.
-In a network of your own layers, call :func:`start_on_first_batch`:
+With the margin loss, each routing by its name alone learns the digits of scikit-learn in the
+network "capsnet" of :func:`capslib.networks.create_network`; a test holds this. Other networks
+are made for the routings of their papers, and may not train with another. In a network of your
+own layers, call :func:`start_on_first_batch`:
 
 ======================  ====================  ==================  ==========================
 routing                 activation            loss of its paper   what the first batch sets
@@ -30,16 +31,15 @@ connectionist           logistic, of an LSTM  spread              nothing
 
 Without it, all activations of "em", "em_vector" and "similarity" are nearly equal.
 
-"dynamic_over_children" learns slowly from matrices W with the default standard deviation of
-0.1: give your layers ``weight_std=1``. "em" and "em_vector" multiply votes by the activations
-of children, so primary activations should not all be zero. A learning rate of 0.001 for Adam
-suits all routings.
+"dynamic_over_children" learns slowly from the small initial matrices of a layer (0.1 in
+:class:`~capslib.layers.DenseCapsules`): give your layers ``weight_std=1``. "em" and "em_vector"
+multiply votes by the activations of children, so primary activations should not all be zero. A
+learning rate of 0.001 for Adam suits all routings.
 
 CONTRIBUTING.md says how to add a routing.
 """
 
 import inspect
-from collections.abc import Callable
 
 from capslib.errors import check_name
 from capslib.registry import ROUTINGS
@@ -85,13 +85,11 @@ def routing_options(name: str) -> list[str]:
     >>> routing_options("dynamic")
     ['iterations', 'bias']
     """
-    make: Callable[..., Routing] = ROUTINGS[name]
-    functions = [make]
-    if isinstance(make, type):
-        functions = [vars(cls)["__init__"] for cls in make.__mro__ if "__init__" in vars(cls)]
     names: list[str] = []
-    for function in functions:
-        parameters = inspect.signature(function).parameters.values()
+    for cls in ROUTINGS[name].__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        parameters = inspect.signature(cls.__init__).parameters.values()
         names += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break

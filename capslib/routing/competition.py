@@ -51,16 +51,17 @@ class Competition(NamedTuple):
 
     A layer has P fields of view, one for each position of its parents. A field has F places
     with ``types`` children each, so I = F·types slots, ordered by place and then by type.
-    ``cell`` [P·F] is the place in the grid that each place of a field shows; ``parts`` [places,
-    V] are the places of fields that show each place of the grid, filled up with P·F. ``seen``
-    [P, F] is the number of fields that see it. With ``per_type``, only parents of one type
-    compete with each other. With ``released``, they compete as in the released code
-    (:data:`Normalise`). In couplings [N·P, J, I], the P fields of an example are neighbours.
+    ``grid_place`` [P·F] is the place in the grid that each place of a field shows;
+    ``field_places`` [places, V] are the places of fields that show each place of the grid,
+    filled up with P·F. ``field_count`` [P, F] is the number of fields that see it. With
+    ``per_type``, only parents of one type compete with each other. With ``released``, they
+    compete as in the released code (:data:`Normalise`). In couplings [N·P, J, I], the P fields
+    of an example are neighbours.
     """
 
-    cell: Tensor
-    parts: Tensor
-    seen: Tensor
+    grid_place: Tensor
+    field_places: Tensor
+    field_count: Tensor
     positions: int
     types: int
     per_type: bool = False
@@ -76,11 +77,12 @@ class Competition(NamedTuple):
             x = getattr(x, reduce)(dim=1, keepdim=True)
         x = rearrange(x, "(n p) j (f t) -> n j (p f) t", p=self.positions, t=self.types)
         x = materialised(F.pad(x, (0, 0, 0, 1), value=padding).contiguous())
-        x = getattr(x[:, :, self.parts], reduce)(dim=3)  # [N, 1 or J, places, types]
+        x = getattr(x[:, :, self.field_places], reduce)(dim=3)  # [N, 1 or J, places, types]
         x = materialised(x.contiguous())
-        return rearrange(x[:, :, self.cell], "n j (p f) t -> (n p) j (f t)", p=self.positions)
+        x = x[:, :, self.grid_place]
+        return rearrange(x, "n j (p f) t -> (n p) j (f t)", p=self.positions)
 
-    def first(self, x: Tensor) -> Tensor:
+    def uniform(self, x: Tensor) -> Tensor:
         """Return equal couplings in the shape [N·P, J, I] of ``x``, to start from.
 
         They sum to one over all parents that see a child; with ``per_type``, as in the released
@@ -90,12 +92,7 @@ class Competition(NamedTuple):
         if self.per_type:
             return equal
         N = x.shape[0] // self.positions
-        return equal / repeat(self.seen, "p f -> (n p) 1 (f t)", n=N, t=self.types)
-
-    @property
-    def sums_to_one(self) -> bool:
-        """Whether the couplings of a child sum to one over all its rivals."""
-        return not self.released
+        return equal / repeat(self.field_count, "p f -> (n p) 1 (f t)", n=N, t=self.types)
 
     def softmax(self, logits: Tensor) -> Tensor:
         """Return the couplings of logits, both [N·P, J, I]."""
@@ -127,8 +124,10 @@ class Competition(NamedTuple):
         return rearrange(reduced, "n p j f t -> (n p) j (f t)")
 
 
-def softmax(logits: Tensor, competition: Competition | None = None, dim: int = -1) -> Tensor:
-    """Return the couplings of logits [..., I, J], or of [N, J, I] with ``dim=1``.
+def softmax(
+    logits: Tensor, competition: Competition | None = None, *, children_last: bool = False
+) -> Tensor:
+    """Return the couplings of logits [..., I, J], or of [N, J, I] with ``children_last``.
 
     They sum to one over J, or as the ``competition`` says.
 
@@ -136,26 +135,29 @@ def softmax(logits: Tensor, competition: Competition | None = None, dim: int = -
     tensor([0.5000, 0.5000])
     """
     if competition is None:
-        return logits.softmax(dim=dim)
-    return _in_rows(competition.softmax, logits, dim)
+        return logits.softmax(dim=1 if children_last else -1)
+    return _in_rows(competition.softmax, logits, children_last)
 
 
-def uniform(x: Tensor, competition: Competition | None = None, dim: int = -1) -> Tensor:
+def uniform(
+    x: Tensor, competition: Competition | None = None, *, children_last: bool = False
+) -> Tensor:
     """Return equal couplings to start from, in the shape [..., I, J] of ``x``.
 
-    They sum to one over J, or as the ``competition`` says. With ``dim=1``, ``x`` is [N, J, I].
+    With ``children_last``, ``x`` is [N, J, I]. They sum to one over J, or as the
+    ``competition`` says.
 
     >>> uniform(torch.zeros(5, 2))[0]
     tensor([0.5000, 0.5000])
     """
     if competition is None:
-        return torch.full_like(x, 1 / x.shape[dim])
-    return _in_rows(competition.first, x, dim)
+        return torch.full_like(x, 1 / x.shape[1 if children_last else -1])
+    return _in_rows(competition.uniform, x, children_last)
 
 
-def _in_rows(function: Callable[[Tensor], Tensor], x: Tensor, dim: int) -> Tensor:
-    """Apply a function of [N·P, J, I] to such a tensor (``dim=1``), or to [..., I, J]."""
-    if dim == 1:
+def _in_rows(function: Callable[[Tensor], Tensor], x: Tensor, children_last: bool) -> Tensor:
+    """Apply a function of [N·P, J, I] to [..., I, J], or if ``children_last`` to its like."""
+    if children_last:
         return function(x)
     rows = x.transpose(-1, -2)
     return function(rows.reshape(-1, *rows.shape[-2:])).reshape(rows.shape).transpose(-1, -2)
@@ -201,7 +203,7 @@ def convolutional(
 
     >>> options = dict(types=2, normalise="types+positions", device=torch.device("cpu"))
     >>> competition = convolutional((4, 4), 3, 1, **options)
-    >>> competition.positions, competition.seen[0].view(3, 3)[1, 1].item()  # the middle
+    >>> competition.positions, competition.field_count[0].view(3, 3)[1, 1].item()  # the middle
     (4, 4)
     """
     if normalise == "types-per-position":
@@ -211,19 +213,23 @@ def convolutional(
     if normalise == "released":  # its index arithmetic knows no stride
         size, stride = (rows + kernel - 1, columns + kernel - 1), 1
     places = torch.arange(size[0] * size[1], device=device).view(size)
-    cell = places.unfold(0, kernel, stride).unfold(1, kernel, stride).flatten()  # [P·K·K]
+    grid_place = places.unfold(0, kernel, stride).unfold(1, kernel, stride).flatten()  # [P·K·K]
     row, y = _windows_of_places(size[0], kernel, stride, rows, device)  # [H, V]
     column, x = _windows_of_places(size[1], kernel, stride, columns, device)  # [W, V]
     row = row[:, None, :, None]
     column = column[:, None]
     field = row * columns + column  # [H, W, V, V]
     slot = (field * kernel + y[:, None, :, None]) * kernel + x[:, None]
-    slot = slot.where((row >= 0) & (column >= 0), cell.shape[0])
-    parts = slot.flatten(2).flatten(0, 1).sort(dim=1).values  # [places, V]
-    seen = (parts < cell.shape[0]).sum(dim=1)[cell].view(rows * columns, -1)
+    slot = slot.where((row >= 0) & (column >= 0), grid_place.shape[0])
+    field_places = slot.flatten(2).flatten(0, 1).sort(dim=1).values  # [places, V]
+    fields = (field_places < grid_place.shape[0]).sum(dim=1)  # [places]  that see each
+    field_count = fields[grid_place].view(rows * columns, -1)
     per_type = normalise in ("positions-per-type", "released")
     released = normalise == "released"
-    return Competition(cell, parts, seen, rows * columns, types, per_type, released)
+    positions = rows * columns
+    return Competition(
+        grid_place, field_places, field_count, positions, types, per_type, released
+    )
 
 
 def _windows_of_places(

@@ -24,7 +24,7 @@ from capslib.shapes import check_shapes, values_can_be_read
 
 __all__ = [
     "RELATIVE_WIDTHS",
-    "SMALLEST",
+    "SMALLEST_WIDTH",
     "ConnectionistRouting",
     "Layers",
     "Reads",
@@ -36,13 +36,15 @@ __all__ = [
     "consensus",
     "gaussians",
     "kernel",
+    "lambdas",
     "lstm_cell",
+    "mixture_of_gaussians",
     "perceptron",
     "similarity_routing",
     "total_weight",
 ]
 
-SMALLEST = 1e-4
+SMALLEST_WIDTH = 1e-4
 """The least width of a kernel, far below any distance between votes that matters."""
 RELATIVE_WIDTHS = (0.3, 2.0)
 """The narrowest and the widest kernel for votes at a mean distance of one from their mean."""
@@ -61,8 +63,8 @@ def consensus(
 
     ``compatibility(μ, c, state)`` returns the logits of the next couplings [..., J, I], and a
     state that starts as None. Returns μ [D, ..., J], c and the last state. ``bias`` [J, D] is
-    added to μ. Children are neighbours in memory, so every number of a vote is a row for all of
-    them.
+    added to μ. Children come last, so each of the D numbers of a vote is contiguous over the
+    children.
 
     >>> def equal(mu, coupling, state):
     ...     return torch.zeros_like(coupling), None
@@ -96,6 +98,15 @@ def kernel(votes: Tensor, mu: Tensor, mixture: Tensor, width: Tensor) -> Tensor:
     tensor([[1., 1., 1., 1., 1.]])
     """
     distance = (votes - mu[..., None]).square().sum(dim=0)  # [..., J, I]  ‖μ − v‖²
+    return mixture_of_gaussians(distance, mixture, width)
+
+
+def mixture_of_gaussians(distance: Tensor, mixture: Tensor, width: Tensor) -> Tensor:
+    """Return the :func:`kernel` [..., J, I] of squared distances [..., J, I].
+
+    >>> mixture_of_gaussians(torch.zeros(1, 2), torch.zeros(1, 4), torch.ones(1, 4))
+    tensor([[1., 1.]])
+    """
     k = 0
     for share, precision in gaussians(mixture, width):
         k = k + share * (-distance * precision).exp()
@@ -111,9 +122,18 @@ def gaussians(mixture: Tensor, width: Tensor) -> list[tuple[Tensor, Tensor]]:
     >>> [number.item() for number in narrow]
     [0.5, 2.0]
     """
-    precision = 0.5 / width.square().clamp_min(SMALLEST**2)  # [J, Q]
+    precision = 0.5 / width.square().clamp_min(SMALLEST_WIDTH**2)  # [J, Q]
     share = mixture.softmax(dim=-1)  # [J, Q]
     return list(zip(share.split(1, dim=-1), precision.split(1, dim=-1), strict=True))
+
+
+def lambdas(weights: Tensor) -> tuple[Tensor, ...]:
+    """Return λ₁ and λ₂ [J, 1], the absolute values of ``weights`` [J, 2].
+
+    >>> lambdas(torch.tensor([[-0.5, 2.0]]))
+    (tensor([[0.5000]]), tensor([[2.]]))
+    """
+    return weights.abs()[..., None].unbind(-2)
 
 
 def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) -> Tensor:
@@ -171,7 +191,7 @@ def similarity_routing(
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
     log_a = (activation + floor).log()[..., None, :]  # [..., 1, I]
-    lambda1, lambda2 = weights.abs()[..., None].unbind(-2)  # [J, 1]
+    lambda1, lambda2 = lambdas(weights)  # [J, 1]
 
     def compatibility(mu: Tensor, coupling: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
         k = kernel(votes, mu, mixture, width)  # [..., J, I]
@@ -258,16 +278,16 @@ class SimilarityRouting(Routing):
     def start_from(self, votes: Tensor, activation: Tensor, competition: object = None) -> None:
         """Set widths, λ₁ and θ so that activations show the agreement of votes [N, I, J, D].
 
-        Widths become ``RELATIVE_WIDTHS`` times the distance of a vote from the mean of all
-        votes for its parent, λ₁ = 1, and θ such that the logits of a parent have mean zero and
-        a standard deviation of 0.25, as in EM routing. The starts "released" and "steep", and
-        one with ``columns``, stay as they are.
+        Widths become 0.3 to 2 times the distance of a vote from the mean of all votes for its
+        parent, λ₁ = 1, and θ such that the logits of a parent have mean zero and a standard
+        deviation of 0.25, as in EM routing. The starts "released" and "steep", and one with
+        ``columns``, stay as they are.
         """
         if self.start != "spread" or self.columns is not None:
             return
         by_child = rearrange(votes, "n i j d -> d n j i")
         distance = (by_child - by_child.mean(dim=-1, keepdim=True)).square().sum(dim=0)
-        scale = distance.mean(dim=(0, 2)).sqrt().clamp_min(SMALLEST)  # [J]
+        scale = distance.mean(dim=(0, 2)).sqrt().clamp_min(SMALLEST_WIDTH)  # [J]
         kernels = self.raw_width.shape[1]
         relative = torch.linspace(*map(math.log, RELATIVE_WIDTHS), kernels).exp()
         width = scale[:, None] * relative.to(scale)
@@ -286,7 +306,7 @@ class SimilarityRouting(Routing):
             bias=self.bias,
             **(self.options | {"logistic": False}),
         ).activation  # [N, J]
-        steepness = 0.25 / logit.std(dim=0, correction=0).clamp_min(SMALLEST)
+        steepness = 0.25 / logit.std(dim=0, correction=0).clamp_min(1e-4)  # logits may be equal
         self.theta[:, 0] = steepness
         self.theta[:, 2] *= steepness
         self.theta[:, 1] = -steepness * logit.mean(dim=0)
@@ -339,6 +359,11 @@ def _normal(*shape: int) -> Tensor:
     return nn.init.trunc_normal_(torch.empty(shape), std=0.1, a=-0.2, b=0.2)
 
 
+def _by_parent(gates: Tensor, parents: int) -> Tensor:
+    """View gates [4·H, R] as [4·H, R/I, I]. R/I = ``parents`` is zero in an empty batch."""
+    return gates.unflatten(1, (parents, gates.shape[1] // max(1, parents)))
+
+
 class _Cell(torch.autograd.Function):
     """The cell of :func:`lstm_cell`, with its gradient by hand.
 
@@ -356,8 +381,8 @@ class _Cell(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         H = len(constant) // 4
         gates = torch.addmm(constant, weight, x)
-        parents = of_parent.shape[1]  # of all examples; none in an empty batch
-        gates.unflatten(1, (parents, x.shape[1] // max(1, parents))).add_(of_parent[..., None])
+        parents = of_parent.shape[1]  # of all examples
+        _by_parent(gates, parents).add_(of_parent[..., None])
         i, f, o = gates[: 3 * H].sigmoid_().chunk(3)
         candidate = _tanh_(gates[3 * H :])
         next_cell = i * candidate
@@ -386,7 +411,7 @@ class _Cell(torch.autograd.Function):
         to_o = sigmoid_backward(to_hidden * squashed, o)
         to_candidate = tanh_backward(to_cell * i, candidate)
         to_gates = torch.cat([to_i, to_f, to_o, to_candidate])
-        to_parent = to_gates.unflatten(1, (ctx.parents, -1)).sum(dim=-1)
+        to_parent = _by_parent(to_gates, ctx.parents).sum(dim=-1)
         to_previous = None if cell is None else to_cell * f
         return to_gates, to_parent, to_gates @ x.T, weight.T @ to_gates, to_previous
 
@@ -411,7 +436,7 @@ def lstm_cell(
     """
     if values_can_be_read():
         return _Cell.apply(constant, of_parent, weight, x, cell)
-    gates = torch.addmm(constant, weight, x).unflatten(1, (of_parent.shape[1], -1))
+    gates = _by_parent(torch.addmm(constant, weight, x), of_parent.shape[1])
     i, f, o, candidate = (gates + of_parent[..., None]).flatten(1).chunk(4)
     next_cell = i.sigmoid() * candidate.tanh()
     if cell is not None:
@@ -540,9 +565,9 @@ class ConnectionistRouting(Routing):
         for name, hidden in (("g", g), ("f", f)):
             sizes = itertools.pairwise([units, *hidden, 1])
             for layer, (inputs, outputs) in enumerate(sizes):
-                bias = nn.Parameter(torch.zeros(outputs))
+                layer_bias = nn.Parameter(torch.zeros(outputs))
                 self.register_parameter(f"{name}_weight{layer}", _glorot(outputs, inputs))
-                self.register_parameter(f"{name}_bias{layer}", bias)
+                self.register_parameter(f"{name}_bias{layer}", layer_bias)
 
     def layers(self, name: Literal["g", "f"]) -> Layers:
         """Return weights and biases of a perceptron."""

@@ -46,7 +46,7 @@ def _forward(
         if iteration < iterations - 1:
             agreement = (pose[:, :, None] @ votes).squeeze(2)  # [n, J, I]
             logits = agreement if logits is None else logits + agreement
-            coupling = softmax(logits, competition, dim=1)
+            coupling = softmax(logits, competition, children_last=True)
     steps[-1] = steps[-1]._replace(coupling=None)  # an output
     steps[0] = steps[0]._replace(coupling=None)  # uniform
     return (pose, coupling), tuple(chain(*steps))
@@ -96,8 +96,8 @@ def _backward(
 def _initial_coupling(votes: Tensor, competition: Competition | None) -> Tensor:
     """Return the couplings [n, J, I] of zero logits, if possible as a constant."""
     if competition is None:
-        return uniform(votes[:, :, 0], dim=1)
-    return softmax(torch.zeros_like(votes[:, :, 0]), competition, dim=1)
+        return uniform(votes[:, :, 0], children_last=True)
+    return softmax(torch.zeros_like(votes[:, :, 0]), competition, children_last=True)
 
 
 def _outer(child: Tensor, parent: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ __all__ = [
 VARIANCE_FLOOR = 1e-12
 """A floor that keeps the logarithm finite where all votes are equal."""
 MASS_FLOOR = 1e-8
-"""A floor that keeps the division finite for a parent that no active child is assigned to."""
+"""A floor for divisors: masses, lengths and deviations."""
 INVERSE_TEMPERATURE = 0.01
 """The paper's λ after many iterations."""
 Spread = Literal["deviation", "variance"]
@@ -92,8 +92,8 @@ def em_routing(
     D = votes.shape[-1]
     coupling = uniform(votes[..., 0], competition)  # [..., I, J]  c_ij
     mu = torch.zeros_like(votes[..., 0, :, :])  # [..., J, D]
-    # The bias moves means and changes no variance, so only `finish` adds it. `smoothing` starts
-    # from a mean of zero with the bias, which is −bias without it.
+    # The bias moves means and changes no variance, so only `finish` adds it. With `smoothing`
+    # the mean before the first is zero, bias included; without the bias that is −bias.
     if bias is not None:
         mu = mu - bias
     for iteration, lamda in enumerate(schedule(iterations, inverse_temperature)):
@@ -126,7 +126,8 @@ def schedule(iterations: int, inverse_temperature: Sequence[float] | None) -> Se
         return inverse_temperatures(iterations)
     if len(inverse_temperature) != iterations:
         raise ValueError(
-            f"{iterations} iterations need as many λ, not {len(inverse_temperature)}"
+            f"{iterations} iterations need as many λ in inverse_temperature, "
+            f"which has {len(inverse_temperature)}"
         )
     return inverse_temperature
 
@@ -219,9 +220,8 @@ class EMRouting(Routing):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set both scales, the offset and λ from saved weights."""
-        scale_u, scale_a, *offset, self.inverse_temperature = state.tolist()
+        scale_u, scale_a, self.beta_u_offset, self.inverse_temperature = state.tolist()
         self.beta_scale = (scale_u, scale_a)
-        self.beta_u_offset = offset[0] if offset else 0.0  # older weights have none
 
     def betas(self) -> tuple[Tensor, Tensor]:
         """Return β_u and β_a [J] in the units of the paper, in at least float32."""

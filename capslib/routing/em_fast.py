@@ -41,7 +41,7 @@ class _Step(NamedTuple):
     variance: Tensor  # [n, J, D]
     mu: Tensor | None  # [n, J, D]
     logit: Tensor | None  # [n, J]
-    density: Tensor | None  # [n, J, I]  the logits of the next couplings, if they are needed
+    next_logits: Tensor | None  # [n, J, I]  of the next couplings, if they are needed
 
 
 def _forward(
@@ -63,7 +63,7 @@ def _forward(
     """Return means, logits and couplings, and the steps of all iterations in one tuple."""
     D = votes.shape[2]
     steps: list[_Step] = []
-    coupling = uniform(votes[:, :, 0], competition, dim=1)
+    coupling = uniform(votes[:, :, 0], competition, children_last=True)
     mu = torch.zeros_like(votes[..., 0])
     if bias is not None:
         mu = mu - bias
@@ -80,11 +80,11 @@ def _forward(
         step = _Step(coupling, variance, mu, logit, None)
         if iteration < iterations - 1:
             distance = (materialised(1 / floored)[:, :, None] @ square).squeeze(2)  # [n, J, I]
-            log_p = materialised(F.logsigmoid(logit) - log_variance / 2)  # constants cancel
-            density = log_p[..., None] - distance / 2  # [n, J, I]
-            coupling = softmax(density, competition, dim=1)
+            common = materialised(F.logsigmoid(logit) - log_variance / 2)  # constants cancel
+            next_logits = common[..., None] - distance / 2  # [n, J, I]
+            coupling = softmax(next_logits, competition, children_last=True)
             if needs_logits(competition):
-                step = step._replace(density=density)
+                step = step._replace(next_logits=next_logits)
         steps.append(step)
     steps[-1] = steps[-1]._replace(coupling=None, mu=None, logit=None)  # outputs
     steps[0] = steps[0]._replace(coupling=None)  # uniform
@@ -121,7 +121,7 @@ def _backward(
     """Return the gradients, going through the loop from its end to its start."""
     D = votes.shape[2]
     lamdas = schedule(iterations, inverse_temperature)
-    steps = _steps(residuals, outputs, uniform(votes[:, :, 0], competition, dim=1))
+    steps = _steps(residuals, outputs, uniform(votes[:, :, 0], competition, children_last=True))
     to_votes = torch.zeros_like(votes)
     to_activation = torch.zeros_like(activation)
     to_beta_u = torch.zeros_like(beta_u)
@@ -130,7 +130,7 @@ def _backward(
     from_next_mu = 0
     for iteration in reversed(range(iterations)):
         is_last = iteration == iterations - 1
-        coupling, variance, mu, logit, density = steps[iteration]
+        coupling, variance, mu, logit, next_logits = steps[iteration]
         mass, share = _shares(coupling, activation)
         floored = variance.clamp_min(VARIANCE_FLOOR)
         precision = materialised(1 / floored)
@@ -138,12 +138,12 @@ def _backward(
         square = deviation.square()
         to_log_variance = 0
         if not is_last:  # E-step: from the couplings of the next iteration
-            to_density = softmax_gradient(
-                steps[iteration + 1].coupling, to_coupling, competition, density
+            to_next_logits = softmax_gradient(
+                steps[iteration + 1].coupling, to_coupling, competition, next_logits
             )
-            to_density = materialised(to_density)  # [n, J, I]
-            to_parent = to_density.sum(dim=-1)
-            to_distance = -to_density / 2
+            to_next_logits = materialised(to_next_logits)  # [n, J, I]
+            to_parent = to_next_logits.sum(dim=-1)
+            to_distance = -to_next_logits / 2
             to_logit = to_parent * (-logit).sigmoid()
             to_precision = (square @ to_distance[..., None]).squeeze(-1)
             to_log_variance = -to_parent[..., None] / 2 - to_precision * precision

@@ -1,4 +1,4 @@
-"""The fast path: votes are formed and routed in chunks that stay in the cache.
+"""The fast path: votes are formed and routed in chunks, which the cache of a CPU holds.
 
 Every iteration reads the votes [N, I, J, D], and autograd keeps a copy for each. Here a few
 examples at a time are laid out as [n, J, D, I], so that children are neighbours in memory, and
@@ -51,13 +51,17 @@ __all__ = [
 ]
 
 CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
-"""The votes of a chunk, by device: with temporaries they fit the second-level cache."""
+"""Bytes of the votes of a chunk, by device.
+
+On a CPU they fit the second-level cache with their temporaries.
+"""
 BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-"""The votes that one matrix product forms: enough to be worth reading W once."""
+"""Bytes of the votes that one matrix product forms: enough to be worth reading W once."""
 KEPT_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
 """Bytes of votes above which a chunk runs again for its gradient, which saves memory.
 
-Autograd would keep more than the votes: for an LSTM 40 times as much.
+Autograd would keep more than the votes: for an LSTM 40 times as much. On other devices every
+chunk runs again.
 """
 _UNLIMITED = 1 << 62
 """The bytes of a chunk or block on other devices."""
@@ -260,8 +264,11 @@ def _learns(option: object) -> bool:
         option = tuple(option.values())
     if isinstance(option, (list, tuple)):
         return any(_learns(part) for part in option)
-    owners = (option, getattr(option, "__self__", None), getattr(option, "func", None))
-    return any(isinstance(owner, nn.Module) for owner in owners)
+    if isinstance(option, functools.partial):
+        return any(map(_learns, (option.func, *option.args, *option.keywords.values())))
+    return isinstance(option, nn.Module) or isinstance(
+        getattr(option, "__self__", None), nn.Module
+    )
 
 
 def _one_batch(
@@ -311,7 +318,9 @@ def _by_core(
 ) -> Tensors:
     """Compute a core, compiled or not, on chunks of given votes or of those that it forms."""
     compiled = path == "compiled"
-    if compiled and source.device.type == "cpu":  # else each new number is compiled anew
+    # A compiler takes numbers for constants, and compiles anew for others. On a GPU they stay
+    # numbers: a CUDA graph that is being captured takes no copy from the CPU.
+    if compiled and source.device.type == "cpu":
         arguments = {k: _as_tensor(value, source) for k, value in arguments.items()}
     tensors = {k: value for k, value in arguments.items() if isinstance(value, Tensor)}
     options = {k: value for k, value in arguments.items() if k not in tensors}
@@ -336,7 +345,7 @@ def _as_tensor(option: object, votes: Tensor) -> object:
 
 
 def _in_blocks(plan: _Plan, lazy: LazyVotes, tensors: dict[str, Tensor]) -> Tensors:
-    """Form and route the votes of vector capsules in blocks of whole chunks."""
+    """Form and route votes of vector capsules in blocks, each of which is cut into chunks."""
     weight, pose = lazy
     neighbours = _neighbours(plan.options)
     example = _bytes(pose, _vote_numbers(weight, pose) * neighbours)

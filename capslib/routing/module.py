@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from capslib.errors import check_name, notify
 from capslib.routing.base import PATHS, Path, RoutingResult
@@ -53,6 +54,9 @@ class Routing(nn.Module):
     couplings_sum_over: ClassVar[Literal["parents", "children"]] = "parents"
     activation_weighs_votes: ClassVar[bool] = False
     odd_without_bias: ClassVar[bool] = True
+    # Of start_on_first_batch. Here, since a subclass may leave out our __init__.
+    starts_on_batch: bool = False
+    start_hook: RemovableHandle | None = None
 
     def __init__(
         self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None
@@ -97,7 +101,8 @@ class Routing(nn.Module):
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
         """Route one example, votes [I, J, D] and activations [I], by the loops of the paper.
 
-        The conformance suite compares :meth:`forward` with it.
+        The conformance suite compares :meth:`forward` with it. The six shipped routings have
+        theirs in tests/routing/references.py.
         """
         raise NotImplementedError
 
@@ -152,8 +157,9 @@ def start_on_first_batch(network: _Network) -> _Network:
     True
     """
     for routing in network.modules():
-        is_new = isinstance(routing, Routing) and not hasattr(routing, "start_hook")
+        is_new = isinstance(routing, Routing) and not routing.starts_on_batch
         if is_new and type(routing).start_from is not Routing.start_from:
+            routing.starts_on_batch = True
             routing.register_load_state_dict_pre_hook(_end_wait_if_loaded)
             _wait_for_batch(routing)
     return network
@@ -163,7 +169,7 @@ def waiting_routings(network: nn.Module) -> list[str]:
     """Return the names of the routings in ``network`` that wait for their first batch."""
     names = []
     for name, routing in network.named_modules():
-        if getattr(routing, "start_hook", None) is not None:
+        if isinstance(routing, Routing) and routing.start_hook is not None:
             names.append(name)
     return names
 
@@ -171,7 +177,7 @@ def waiting_routings(network: nn.Module) -> list[str]:
 def wait_again(network: nn.Module, names: Iterable[str]) -> None:
     """Let only the routings with these names wait for a first batch, and no others."""
     for name, routing in network.named_modules():
-        if hasattr(routing, "start_hook"):
+        if isinstance(routing, Routing) and routing.starts_on_batch:
             end_wait(routing)
             if name in names:
                 _wait_for_batch(routing)
@@ -179,9 +185,8 @@ def wait_again(network: nn.Module, names: Iterable[str]) -> None:
 
 def end_wait(routing: Routing) -> None:
     """Let a routing keep its parameters: it has started, or has loaded weights."""
-    hook = getattr(routing, "start_hook", None)  # None after the start
-    if hook is not None:
-        hook.remove()
+    if routing.start_hook is not None:
+        routing.start_hook.remove()
         routing.start_hook = None
 
 
@@ -222,7 +227,10 @@ def _start_from_part(
     rows = positions * max(least, FIRST_VOTES // (positions * I * J * D))
     with torch.autocast(activation.device.type, enabled=False):
         if isinstance(votes, LazyVotes):
-            first = LazyVotes(votes.weight, votes.pose[:rows]).form()
+            # Under autocast the poses are narrower than W.
+            pair = votes.weight, votes.pose[:rows]
+            wide = functools.reduce(torch.promote_types, (t.dtype for t in pair), torch.float32)
+            first = LazyVotes(*(tensor.to(wide) for tensor in pair)).form()
         else:
             first = votes.reshape(-1, I, J, D)[:rows]
         if bool((first == first[:1]).all()):

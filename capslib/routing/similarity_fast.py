@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from capslib.routing.base import RoutingResult, materialised
-from capslib.routing.competition import softmax_gradient
 from capslib.routing.consensus import (
-    SMALLEST,
+    SMALLEST_WIDTH,
     activated,
     closed_form,
     gaussians,
+    lambdas,
+    mixture_of_gaussians,
     total_weight,
 )
 from capslib.routing.fast import Core, Tensors, in_steps
-from capslib.routing.over_children import OverChildren
 
 __all__ = ["CORE"]
 
@@ -45,12 +45,12 @@ def _forward(
 ) -> tuple[Tensors, Tensors]:
     """Return μ, Σ_i c_i k_i, Σ_i c_i ln a_i and couplings, and all steps in one tuple."""
     log_a = (activation + floor).log()[:, None]  # [n, 1, I]
-    lambda1, lambda2 = _lambdas(weights)
+    lambda1, lambda2 = lambdas(weights)
     steps: list[_Step] = []
     mu = _with_bias(votes.mean(dim=-1), bias)  # [n, J, D]
     for _iteration in range(iterations):
         distance = materialised((votes - mu[..., None]).square().sum(dim=2))  # [n, J, I]
-        k = _kernel(distance, mixture, width)
+        k = mixture_of_gaussians(distance, mixture, width)
         coupling = materialised(closed_form(k, log_a, lambda1, lambda2).softmax(dim=-1))
         steps.append(_Step(mu, distance, coupling))
         mu = _with_bias((votes @ coupling[..., None]).squeeze(-1), bias)
@@ -80,7 +80,7 @@ def _backward(
     steps[-1] = steps[-1]._replace(coupling=outputs[-1])
     to_mu, to_agreement, to_prior, to_coupling = gradients
     # the outputs Σ_i c_i k_i and Σ_i c_i ln a_i
-    k = _kernel(steps[-1].distance, mixture, width)
+    k = mixture_of_gaussians(steps[-1].distance, mixture, width)
     to_coupling = to_coupling + to_agreement[..., None] * k + to_prior[..., None] * log_a
     to_k = to_agreement[..., None] * outputs[-1]
     to_log_a = to_prior[..., None] * outputs[-1]
@@ -91,9 +91,10 @@ def _backward(
         to_votes = to_votes + to_mu[..., None] * coupling[:, :, None]
         to_coupling = to_coupling + (to_mu[:, :, None] @ votes).squeeze(2)
         # the couplings
-        to_logits = materialised(softmax_gradient(coupling, to_coupling, OverChildren()))
-        k = _kernel(distance, mixture, width)
-        changes = _closed_form_gradient(to_logits, k, log_a, *_lambdas(weights))
+        weighted = coupling * to_coupling
+        to_logits = materialised(weighted - coupling * weighted.sum(dim=-1, keepdim=True))
+        k = mixture_of_gaussians(distance, mixture, width)
+        changes = _closed_form_gradient(to_logits, k, log_a, *lambdas(weights))
         to_k = to_k + changes[0]
         to_log_a = to_log_a + changes[1]
         to_lambdas = to_lambdas + changes[2]
@@ -121,22 +122,9 @@ def _backward(
     return to_votes, to_arguments
 
 
-def _lambdas(weights: Tensor) -> Tensors:
-    """Return λ₁ and λ₂ [J, 1] of weights [J, 2]."""
-    return weights.abs()[..., None].unbind(-2)
-
-
 def _with_bias(mu: Tensor, bias: Tensor | None) -> Tensor:
     """Return means [n, J, D] with their bias [J, D], written to memory."""
     return materialised(mu if bias is None else mu + bias)
-
-
-def _kernel(distance: Tensor, mixture: Tensor, width: Tensor) -> Tensor:
-    """Return the kernel [n, J, I] of squared distances."""
-    k = 0
-    for share, precision in gaussians(mixture, width):
-        k = k + share * (-distance * precision).exp()
-    return k
 
 
 def _closed_form_gradient(
@@ -168,9 +156,9 @@ def _gaussians_gradient(
     """Return the gradients of mixture and width, from those of shares and precisions [J, Q]."""
     share = mixture.softmax(dim=-1)
     to_mixture = share * (to_share - (share * to_share).sum(dim=-1, keepdim=True))
-    square = width.square().clamp_min(SMALLEST**2)
+    square = width.square().clamp_min(SMALLEST_WIDTH**2)
     to_width = -to_precision * width / square.square()  # of 1/2ℓ²
-    return to_mixture, to_width.masked_fill(width.square() < SMALLEST**2, 0)
+    return to_mixture, to_width.masked_fill(width.square() < SMALLEST_WIDTH**2, 0)
 
 
 def _finish(

@@ -100,7 +100,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     scores = {}
     for name, result in zip(names, trained, strict=True):
         scores[name] = functools.partial(recipe.scores, result.network)
-    examples = trained[-1].splits["test"].some(options.attacked)
+    examples = trained[-1].splits["test"].at_most(options.attacked)
     images, labels = recipe.seen(examples.inputs), examples.labels
     # a gradient takes what training takes
     limits = dict(bounds=greys(recipe, examples.inputs), batch_size=recipe.batch_size)

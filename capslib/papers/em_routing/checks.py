@@ -199,10 +199,10 @@ def accuracy(attack: str, network: str, epsilon: float, share: bool = False) -> 
 
     def point(record: Measured) -> Metric:
         accuracies = record.series[curve]
-        value = accuracies[record.series["epsilons"].index(epsilon)]
+        share_right = accuracies[record.series["epsilons"].index(epsilon)]
         if share:
-            value /= accuracies[0]
-        return of_images(record, value)
+            share_right /= accuracies[0]
+        return of_images(record, share_right)
 
     noun = "targets met" if attack == "targeted" else "accuracy"
     if share:
@@ -248,13 +248,13 @@ def harm(attack: str, epsilon: float, share: bool = False) -> Quantity:
     return difference(capsules, cnn, name)
 
 
-def each_step(attacks: dict[str, str], op: Op, **options: Any) -> AtLeast:
+def each_step(names: dict[str, str], op: Op, **options: Any) -> AtLeast:
     """Ask of every step, by the accuracy and by the share of it that is kept.
 
     An order that turns with the metric is none.
     """
     parts = {}
-    for attack, name in attacks.items():
+    for attack, name in names.items():
         for epsilon in EPSILONS:
             step = f"{name}, ε = {epsilon}"
             parts[f"{step}, accuracy"] = attacked(harm(attack, epsilon), op, **options)

@@ -78,7 +78,6 @@ def run(arm: Arm, context: Context) -> Outcome:
             **in_unit(rises, options.draws, "nats"),
         },
         series={"half_steps": abscissa(len(mean)), "mean_energy": mean},
-        routing_path="none",
     )
 
 

@@ -57,6 +57,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     if capsules:
         of_cnn, of_capsules = metrics["cnn_novel"].value, metrics["capsules_novel"].value
         reduction = 100 * (1 - of_capsules / of_cnn) if of_cnn else 0.0
+        images = metrics["cnn_novel"].n
         metrics |= in_unit({"novel_gap": of_cnn - of_capsules}, images, "points")
         metrics |= in_unit({"reduction": reduction}, images, "percent")
     series = {"epochs": abscissa(len(curves["cnn_novel"])), **curves}

@@ -10,7 +10,7 @@ from pydantic import Field
 from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
 from capslib.data.viewpoints import familiar
-from capslib.papers.common import Spread, start_at_half
+from capslib.papers.common import SpreadLoss, start_at_half
 from capslib.papers.experiment import Arm, Scale
 from capslib.recipes import Objective, Recipe, Training
 
@@ -102,7 +102,7 @@ class EMRecipe(Recipe):
         ones to test on.
         """
         if self.factor is None:
-            return {split.split: None}
+            return super().choose(split)
         mask = familiar(split, self.factor)
         if split.split == "train":
             return {"train": mask}
@@ -111,7 +111,7 @@ class EMRecipe(Recipe):
     @property
     def train_size(self) -> int:
         """The number of training images: a third of the set where one factor is familiar."""
-        size = SETS[self.data].train[0]
+        size = SETS[self.data].train_shape[0]
         if self.factor is not None:
             size //= 3
         return min(size, self.images or size)
@@ -144,7 +144,7 @@ class EMRecipe(Recipe):
         def margin(progress: float) -> float:
             return margin_at(self.spanned(progress, MARGIN_STEPS), self.margin)
 
-        return Spread(self, device, margin)
+        return SpreadLoss(self, device, margin)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Return Adam, with weight decay for weights only."""
@@ -190,7 +190,7 @@ class EMRecipe(Recipe):
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         """Return errors in percent: of some test images, or of all familiar and novel ones."""
         if self.factor is None:
-            return {"error_of_some": self.error(network, splits["test"].some(WATCHED))}
+            return {"error_of_some": self.error(network, splits["test"].at_most(WATCHED))}
         return {view: self.error(network, splits[view]) for view in ("familiar", "novel")}
 
     def error_of_crops(self, network: nn.Module, examples: Examples) -> float:

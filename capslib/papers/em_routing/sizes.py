@@ -47,7 +47,7 @@ def run(arm: Arm, context: Context) -> Outcome:
             ),
         }
     metrics = {"parameters": Metric(value=size, n=1, unit="count"), **metrics}
-    return Outcome(metrics=metrics, parameters=size, routing_path="none")
+    return Outcome(metrics=metrics, parameters=size)
 
 
 def surplus(layer: nn.Module) -> int:

@@ -50,10 +50,10 @@ def run(arm: Arm, context: Context) -> Outcome:
     network, test = trained.network, trained.splits["test"]
     metrics = in_unit({"test_error": recipe.error(network, test)}, len(test.labels), "percent")
     if arm.options.multi_crop:
-        metrics |= errors_of_crops(recipe, network, test.some(arm.options.multi_crop))
+        metrics |= errors_of_crops(recipe, network, test.at_most(arm.options.multi_crop))
     series = {}
     if recipe.network != "cnn":
-        inner_metrics, series = look_inside(recipe, network, test.some(500))
+        inner_metrics, series = look_inside(recipe, network, test.at_most(500))
         metrics |= inner_metrics
     metrics |= error_change(trained)
     return outcome(trained, metrics, series, ["error_of_some"])

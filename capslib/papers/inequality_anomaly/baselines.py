@@ -43,7 +43,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     training: the released machine keeps its weights where they are not saved, so that its
     evaluation draws new ones.
     """
-    from capslib.papers.inequality_anomaly.scores import areas, thinned
+    from capslib.papers.inequality_anomaly.scores import areas, quantiles_by_input
     from capslib.training import Examples, seeded
 
     splits, fingerprints = arm.recipe.splits(context)
@@ -64,7 +64,8 @@ def run(arm: Arm, context: Context) -> Outcome:
         scores[name] = score.numpy()
     metrics = in_unit({"nl_epochs": epochs, **detection.composition(flat)}, 1, "count")
     metrics |= in_unit(areas(scores, labels), len(labels), "fraction")
-    return Outcome(metrics=metrics, series=thinned(scores, labels), data=fingerprints)
+    series = quantiles_by_input(scores, labels)
+    return Outcome(metrics=metrics, series=series, data=fingerprints)
 
 
 def error_of(reconstruct: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
@@ -203,7 +204,7 @@ class BoltzmannMachine:
 
         errors = []
         order = permutation(len(train.inputs), seed, epoch)
-        for batch in train[order].batches(batch_size):
+        for batch in train.rows(order).batches(batch_size):
             normal, anomalous = batch.inputs[batch.labels == 0], batch.inputs[batch.labels == 1]
             if len(normal):
                 errors.append(self.update(normal, 1))

@@ -44,7 +44,8 @@ def network_arms(
 ) -> Iterator[Arm]:
     """Yield the networks of Tables 2 and 3, or of some of their cells.
 
-    At smoke scale there is one class of as many stand-ins, with ten percent of anomalies.
+    At smoke scale there are at most two stand-ins, one class of each, and ten percent of
+    anomalies.
     """
     if scale == "smoke":
         data, percents, classes = ["digits", "tints"][: len(data)], (10.0,), 1
@@ -163,7 +164,7 @@ def run(arm: Arm, context: Context) -> Outcome:
 
     They are of the whole test set, in its own composition.
     """
-    from capslib.papers.inequality_anomaly.scores import areas, look, thinned
+    from capslib.papers.inequality_anomaly.scores import areas, look, quantiles_by_input
 
     trained = train(arm.recipe, context.seed, context)
     test = trained.splits["test"]
@@ -171,14 +172,15 @@ def run(arm: Arm, context: Context) -> Outcome:
     labels = test.labels.cpu().numpy()
     metrics = in_unit(areas(scores, labels), len(labels), "fraction")
     metrics |= training_summary(trained)
-    return outcome(trained, metrics, {**thinned(scores, labels), **spread}, ["stop_loss"])
+    series = {**quantiles_by_input(scores, labels), **spread}
+    return outcome(trained, metrics, series, ["stop_loss"])
 
 
 def training_summary(trained: Trained) -> dict[str, Metric]:
     """Return what was trained and tested on, for how long, and how much of the loss is left.
 
     ``loss_left`` is the last epoch's mean loss divided by that of the first twentieth. A
-    network with more than 0.6 has not learned; that floor was set before the runs.
+    network with more than 0.6 has not learned; that limit was set before the runs.
     """
     history = trained.history
     counts: dict[str, float] = {**composition(trained.splits)}

@@ -36,7 +36,7 @@ def parts(
         split = data.load(recipe.data, "all", data_dir=data_dir)
         choose = lesions if "images" in split.arrays else off_targets
         examples, is_test = choose(split, recipe)
-        train, test = examples[~is_test], examples[is_test]
+        train, test = examples.rows(~is_test), examples.rows(is_test)
     else:
         split = data.load(recipe.data, "train", data_dir=data_dir)
         train = against_all(split, recipe, rng)
@@ -44,7 +44,7 @@ def parts(
     if recipe.stop_on == "test":
         return {"train": train, "test": test}, split.fingerprint
     is_held = held_out(train.labels, rng)
-    splits = {"train": train[~is_held], "test": test, "stop": train[is_held]}
+    splits = {"train": train.rows(~is_held), "test": test, "stop": train.rows(is_held)}
     return splits, split.fingerprint
 
 

@@ -137,9 +137,9 @@ class AnomalyRecipe(BaseRecipe):
             labels = torch.tensor(part.labels, device=context.device)
             splits[name] = Examples(self.prepare(inputs), labels)
         if context.max_steps is not None:
-            splits["test"] = splits["test"].some(2 * self.batch_size)
+            splits["test"] = splits["test"].at_most(2 * self.batch_size)
         if self.stop_on == "test":
-            splits["stop"] = splits["test"].some(self.stop_examples)
+            splits["stop"] = splits["test"].at_most(self.stop_examples)
         return splits, [fingerprint]
 
     def prepare(self, images: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ class AnomalyRecipe(BaseRecipe):
     @property
     def _set_shape(self) -> tuple[int, ...]:
         """The shape (N, C, H, W) of the examples of the data set that it trains on."""
-        return SETS[self.data].splits.get("all") or SETS[self.data].train
+        return SETS[self.data].splits.get("all") or SETS[self.data].train_shape
 
     @property
     def input_shape(self) -> tuple[int, ...]:

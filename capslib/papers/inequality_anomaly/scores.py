@@ -156,7 +156,9 @@ def areas(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, flo
     return by_metric
 
 
-def thinned(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, list[float]]:
+def quantiles_by_input(
+    scores: Mapping[str, np.ndarray], labels: np.ndarray
+) -> dict[str, list[float]]:
     """Return ``QUANTILES`` of every score, for normal examples and for anomalies."""
     quantiles = {}
     for name, score in scores.items():

@@ -34,10 +34,10 @@ class CostsOptions(Config):
 def run(arm: Arm, context: Context) -> Outcome:
     """Measure parameters, FLOPs, what autograd keeps of an image, and the time of a step.
 
-    FLOPs are those of products and convolutions. Count saved bytes on two paths: eager with 8
-    images, fast with a whole batch. Shared storage counts once. Times are ratios to those of
-    the same network with EM routing: both on the fast path, and both on the path of a training,
-    where all but the LSTM are compiled.
+    FLOPs are those of products and convolutions. Saved bytes are counted on two paths: eager
+    with 8 images, fast with a whole batch. Shared storage counts once. Times are ratios to
+    those of the same network with EM routing: both on the fast path, and both on the path of a
+    training, where all but the LSTM are compiled.
     """
     import torch
 
@@ -68,13 +68,17 @@ def run(arm: Arm, context: Context) -> Outcome:
         size = bytes_kept(network, functools.partial(network, batch)) / len(batch)
         metrics[f"bytes_{path}"] = Metric(value=size, n=len(batch), unit="bytes of an image")
     paths = {"times_em": "fast", "times_em_in_training": path_of(recipe.steps)}
+    durations = {}
     for name, path in paths.items():
-        routing_path = use_path(network, path)
+        use_path(network, path)
         use_path(em_network, path)
         duration, em_duration = least_seconds(network, em_network, images)
+        durations[name] = duration
         metrics[name] = Metric(value=duration / em_duration, n=n, unit="ratio")
-    # on the path of a training, which was measured last
-    metrics["seconds_of_a_step"] = Metric(value=duration, n=n, unit="seconds of one core")
+    metrics["seconds_of_a_step"] = Metric(
+        value=durations["times_em_in_training"], n=n, unit="seconds of one core"
+    )
+    routing_path = use_path(network, path_of(recipe.steps))
     return Outcome(metrics=metrics, parameters=parameters, routing_path=routing_path)
 
 
@@ -100,8 +104,8 @@ def seconds(network: nn.Module, images: Tensor) -> float:
 def hours(recipe: ConsensusRecipe, seconds_of_a_step: float) -> float:
     """Return the core-hours of a whole training.
 
-    A step on smallNORB takes one core so many seconds, and time is taken to grow with
-    operations.
+    ``seconds_of_a_step`` is one core's time on smallNORB. Assume that time grows with the
+    number of operations.
     """
     measured = ConsensusRecipe(routing=recipe.routing)
     step_seconds = seconds_of_a_step * flops(recipe) / flops(measured)

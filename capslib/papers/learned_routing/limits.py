@@ -100,7 +100,10 @@ class NegationOptions(Config):
 
 
 def negate(arm: Arm, context: Context) -> Outcome:
-    """Measure how far negated votes are from negated poses and the same activations."""
+    """Route votes and their negatives.
+
+    Measure how far poses are from changing sign, and how much activations change.
+    """
     import torch
 
     from capslib.routing import make_routing

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
-from capslib.papers.common import Spread, start_at_half
+from capslib.papers.common import SpreadLoss, start_at_half
 from capslib.papers.experiment import Scale
 from capslib.recipes import Objective, Recipe
 
@@ -86,7 +86,7 @@ class ConsensusRecipe(Recipe):
         from capslib.training import subset
 
         if not self.held_out:
-            return {split.split: None}
+            return super().choose(split)
         if split.split != "train":
             return {}
         if "instance" in split.arrays:
@@ -111,13 +111,13 @@ class ConsensusRecipe(Recipe):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape (C, H, W) of what the network sees of one image."""
-        channels = 1 if self.views == "separate" else SETS[self.data].train[1]
+        channels = 1 if self.views == "separate" else SETS[self.data].train_shape[1]
         return (channels, self.crop, self.crop)
 
     @property
     def train_size(self) -> int:
         """The number of training examples: two for each pair of images that is seen apart."""
-        size, channels, *_ = SETS[self.data].train
+        size, channels, *_ = SETS[self.data].train_shape
         if self.held_out and channels == 2:
             size = size * 4 // 5  # four of the five toys of each category
         elif self.held_out:
@@ -169,7 +169,7 @@ class ConsensusRecipe(Recipe):
     def objective(self, device: torch.device) -> Objective:
         """Return the spread loss with the margin of the release, or the loss of that name."""
         if self.loss == "spread":
-            return Spread(self, device, margin_at)
+            return SpreadLoss(self, device, margin_at)
         return Objective(self)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
@@ -187,7 +187,7 @@ class ConsensusRecipe(Recipe):
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         """Return the error on some test images, in percent."""
-        return {"error_of_some": self.error(network, splits["test"].some(WATCHED))}
+        return {"error_of_some": self.error(network, splits["test"].at_most(WATCHED))}
 
 
 def margin_at(progress: float) -> float:

@@ -94,6 +94,7 @@ def changes(
     """Return test errors in percent, and how much more than in Table 3 in the same seeds.
 
     By set, routing and what differs from Table 3; on the sets and scales of the variants.
+    Networks that see both images of a stereo pair at once are left out.
     """
     variants = list(variants)
     sets_and_scales = {(record.config["data"], record.trial.scale) for record in variants}
@@ -101,7 +102,8 @@ def changes(
     for record in [*arms, *variants]:
         config = record.config
         learns = config["routing"] in LEARNERS and config["trained"]
-        if learns and (config["data"], record.trial.scale) in sets_and_scales:
+        is_compared = learns and config["views"] == "separate"
+        if is_compared and (config["data"], record.trial.scale) in sets_and_scales:
             row = set_name(record), NAMES[config["routing"]], change(record)
             seeds = errors.setdefault(row, {})
             seeds[record.trial.seed] = record.metrics["test_error"].value

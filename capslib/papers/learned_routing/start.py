@@ -44,7 +44,7 @@ def sight(start: Start, images: int = 8) -> dict[str, Sight]:
         votes = votes.permute(3, 0, 2, 1)  # [D, N, J, I]
         mean = votes.mean(dim=-1)
         distances = torch.linalg.vector_norm(votes - mean[..., None], dim=0).flatten()
-        near, far = torch.quantile(distances[:100_000], torch.tensor([0.05, 0.95]))
+        near, far = torch.quantile(distances, torch.tensor([0.05, 0.95]))
         parents = votes.shape[2]
         points = torch.stack([near, far]).expand(1, parents, 2)
         kernels = kernel(points, torch.zeros(1, 1), *widths)  # [J, 2]

@@ -106,10 +106,6 @@ class CapsNetRecipe(Recipe):
         """Return the margin loss with that of the reconstruction."""
         return WithReconstruction(self)
 
-    def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
-        """Return the test accuracy."""
-        return {"test_accuracy": self.accuracy(network, splits["test"])}
-
 
 class WithReconstruction(Objective):
     """The margin loss, and the squared error of the reconstruction with its weight."""

@@ -69,7 +69,7 @@ def run(arm: Arm, context: Context) -> Outcome:
 
 
 def head(
-    network: nn.Module, recipe: SparseRecipe, train: Digits, count: int
+    network: nn.Module, recipe: SparseRecipe, examples: Digits, count: int
 ) -> Callable[[Tensor], Tensor]:
     """Return class scores [N, 10] of images [N, C, H, W], linear in their masked encodings.
 
@@ -78,12 +78,12 @@ def head(
     import torch
     from sklearn.linear_model import LogisticRegression
 
-    last = len(train.images) - 1
-    rows = torch.linspace(0, last, min(count, len(train.images))).long()
-    fitted = train[rows]
+    last = len(examples.images) - 1
+    rows = torch.linspace(0, last, min(count, len(examples.images))).long()
+    fitted = examples[rows]
     codes = encode(network, recipe, fitted)["masked"]
     model = LogisticRegression(C=100, max_iter=300).fit(codes, fitted.labels.cpu().numpy())
-    device = train.images.device
+    device = examples.images.device
     weight = torch.tensor(model.coef_.T, dtype=torch.float32, device=device)
     bias = torch.tensor(model.intercept_, dtype=torch.float32, device=device)
 

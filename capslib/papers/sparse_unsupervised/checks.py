@@ -13,7 +13,7 @@ from capslib.papers.check import (
 )
 from capslib.papers.experiment import Metric
 
-FLOOR = {"unexplained": 0.5}
+MOST_UNEXPLAINED = {"unexplained": 0.5}
 """A network has to leave less than half of the error that the mean image leaves.
 
 One that leaves more has not learned to reconstruct, and decides nothing.
@@ -26,12 +26,12 @@ FLAT = 0.5
 
 def encodings(name: str) -> Select:
     """Return a network of Table 1 that reconstructs without labels."""
-    return Select("encodings", arm=name, at_most=FLOOR)
+    return Select("encodings", arm=name, at_most=MOST_UNEXPLAINED)
 
 
 def beyond(name: str) -> Select:
     """Return a network of the conjectures of §4."""
-    return Select("beyond", arm=name, at_most=FLOOR)
+    return Select("beyond", arm=name, at_most=MOST_UNEXPLAINED)
 
 
 SPARSE = encodings("sparse")

@@ -59,9 +59,9 @@ def components(recipe: SparseRecipe, images: Tensor, seed: int) -> tuple[Tensor,
 
     from capslib.training import augmentation
 
-    digits = torch.nn.functional.pad(images, [-recipe.shift] * 4)
+    unframed = torch.nn.functional.pad(images, [-recipe.shift] * 4)
     generator = augmentation(seed, 0, images.device)
-    batches = [recipe.prepare(batch, generator).flatten(1) for batch in digits.split(5000)]
+    batches = [recipe.prepare(batch, generator).flatten(1) for batch in unframed.split(5000)]
     pixels = torch.cat(batches).double()
     mean = pixels.mean(dim=0)
     _, vectors = torch.linalg.eigh((pixels - mean).T @ (pixels - mean))
@@ -92,4 +92,5 @@ CONTROLS = Experiment(
     smaller=smaller,
     run=run,
     trainings=no_training,
+    budget_fields=(),
 )

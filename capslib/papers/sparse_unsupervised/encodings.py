@@ -137,7 +137,7 @@ def own_accuracy(
     return metrics
 
 
-def encode(network: nn.Module, recipe: SparseRecipe, digits: Digits) -> dict[str, np.ndarray]:
+def encode(network: nn.Module, recipe: SparseRecipe, examples: Digits) -> dict[str, np.ndarray]:
     """Return the encodings of images.
 
     ``masked`` and ``raw`` are the poses of the latent capsules under their mask and without it
@@ -150,7 +150,7 @@ def encode(network: nn.Module, recipe: SparseRecipe, digits: Digits) -> dict[str
     boost = getattr(network, "boost", None) or torch.nn.Identity()
     batches: dict[str, list[Tensor]] = {}
     with torch.no_grad():
-        for batch in digits.images.split(recipe.BATCH_OF_TEST):
+        for batch in examples.images.split(recipe.BATCH_OF_TEST):
             images = recipe.framed(batch)
             output = network(images)
             code = {
@@ -216,7 +216,7 @@ def protocols(sets: Mapping[str, Digits]) -> list[Protocol]:
     ]
 
 
-def spread(rows: np.ndarray, limit: int) -> np.ndarray:
+def evenly_chosen(rows: np.ndarray, limit: int) -> np.ndarray:
     """Return at most so many rows, from everywhere."""
     places = np.linspace(0, len(rows) - 1, min(limit, len(rows)))
     return rows[places.astype(int)]
@@ -234,7 +234,7 @@ def classified(
     metrics: dict[str, Metric] = {}
 
     def examples(part: str, rows: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = spread(rows, limit)
+        rows = evenly_chosen(rows, limit)
         return codes[part][rows], labels[part][rows]
 
     for fitted, tests in protocols(sets):
@@ -301,7 +301,7 @@ def without_each(network: nn.Module, pose: Tensor, mask: Tensor) -> Tensor:
 
 
 def contributions(
-    network: nn.Module, recipe: SparseRecipe, digits: Digits
+    network: nn.Module, recipe: SparseRecipe, examples: Digits
 ) -> dict[str, Metric]:
     """Return Fig. 2 in numbers.
 
@@ -310,7 +310,7 @@ def contributions(
     import torch
 
     with torch.no_grad():
-        output = network(recipe.framed(digits.images[:500]))
+        output = network(recipe.framed(examples.images[:500]))
         drawn = without_each(network, output.pose, output.mask)
         change = (drawn - output.reconstruction[:, None]).square().sum(dim=2)
         share = change / output.reconstruction.square().sum(dim=1, keepdim=True)  # [N, L]
@@ -323,7 +323,7 @@ def contributions(
 
 
 def pictures(
-    network: nn.Module, recipe: SparseRecipe, digits: Digits
+    network: nn.Module, recipe: SparseRecipe, examples: Digits
 ) -> dict[str, list[float]]:
     """Return pictures of the first test digit, in grey values 0…255 (Figs. 2 and 5).
 
@@ -333,7 +333,7 @@ def pictures(
     import torch
 
     with torch.no_grad():
-        image = recipe.framed(digits.images[:1])
+        image = recipe.framed(examples.images[:1])
         output = network(image)
         pose, mask = output.pose, output.mask
         identity = torch.eye(mask.shape[1], device=mask.device)
@@ -347,7 +347,7 @@ def pictures(
         drawn = drawn.unflatten(0, (-1, 11))  # [D, 11, pixels]
         moves = (drawn - output.reconstruction).square().sum(dim=(1, 2))
         largest = moves.argsort(descending=True)[:TURNED]
-    pictures = {
+    by_name = {
         "picture": image,
         "picture_of_all": output.reconstruction,
         "picture_of_each": single,
@@ -355,7 +355,7 @@ def pictures(
         "turned": drawn[largest],
     }
     grey = {}
-    for name, pixels in pictures.items():
+    for name, pixels in by_name.items():
         grey[name] = (255 * pixels.flatten()).round().clamp(0, 255).tolist()
     return grey
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from capslib.config import DataName, NetworkName, RoutingName
+from capslib.config import DataName, NetworkName
 from capslib.data.registry import SETS
 from capslib.papers.common import squared_error
 from capslib.papers.experiment import Arm, Scale
@@ -38,7 +38,7 @@ NETWORK_FIELDS = (
     "routing",
     "iterations",
 )
-"""The fields that are keywords of the constructor of networks that reconstruct."""
+"""The fields that are keywords of the constructor of capsules that reconstruct."""
 
 
 class SparseRecipe(Recipe):
@@ -53,7 +53,6 @@ class SparseRecipe(Recipe):
 
     data: DataName = "mnist"
     network: NetworkName = "sparse_capsnet"
-    routing: RoutingName = Field("dynamic", title="routing")
     mask: Literal["none", "label", "longest", "winner", "ranks"] = Field(
         "ranks", title="mask of the latent capsules"
     )
@@ -115,13 +114,13 @@ class SparseRecipe(Recipe):
 
     def frame(self) -> int:
         """Return the side of the frame in pixels."""
-        return SETS[self.data].train[2] + 2 * self.shift
+        return SETS[self.data].train_shape[2] + 2 * self.shift
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape (C, H, W) of a digit in its frame."""
         side = self.frame() // self.downsample
-        return (SETS[self.data].train[1], side, side)
+        return (SETS[self.data].train_shape[1], side, side)
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return digits uint8 [N, 1, H, W] in their frame.
@@ -149,6 +148,8 @@ class SparseRecipe(Recipe):
 
     def options(self) -> dict[str, Any]:
         """Return the keywords of the constructor of networks that reconstruct."""
+        if self.network == "autoencoder":
+            return self.model_dump(include={"capsules", "dim", "decoder"})
         hidden = [(count, self.primary_dim) for count in self.hidden]
         return {**self.model_dump(include=set(NETWORK_FIELDS)), "hidden": hidden}
 
@@ -185,7 +186,7 @@ class SparseRecipe(Recipe):
             measured["largest_share"] = float(boost.frequency.max())
             measured["smallest_gain"] = float(boost.gain.min())
             measured["largest_gain"] = float(boost.gain.max())
-        measured["test_error"] = self.test_error(network, splits["test"].some(2000).inputs)
+        measured["test_error"] = self.test_error(network, splits["test"].at_most(2000).inputs)
         return measured
 
     def test_error(self, network: nn.Module, digits: Tensor) -> float:
@@ -194,17 +195,16 @@ class SparseRecipe(Recipe):
 
         errors = []
         with torch.no_grad():
-            for batch in digits.split(500):
+            for batch in digits.split(self.BATCH_OF_TEST):
                 images = self.prepare(batch)
                 errors.append(squared_error(network(images), images))
         return float(torch.cat(errors).mean())
 
 
 class Reconstruction(Objective):
-    """The mean of the squared errors.
+    """The mean squared error of the reconstruction.
 
-    With labels it is the margin loss of the released code, and a small share of them
-    (§2.3, §2.6).
+    With labels: the released margin loss, plus a small share of that error (§2.3, §2.6).
     """
 
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:

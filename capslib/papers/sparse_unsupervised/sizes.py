@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 CAPSULES = 16
-"""The latent capsules."""
+"""The number of latent capsules."""
 
 
 class SizeOptions(Config):

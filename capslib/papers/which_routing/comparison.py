@@ -10,9 +10,9 @@ hardly a smallNORB image survived.
 * *Data.* MNIST, Fashion-MNIST, and smallNORB resized to 32 × 32, each image standardised.
   5,000 training images are held out, of smallNORB one instance of each class. Test images are
   for reporting alone.
-* *Training.* Margin loss; Adam with a constant rate; batches of 64; no augmentation. Two
-  learning rates are arms for all. The one with the higher held-out accuracy, as the mean over
-  the seeds 0, 1 and 2, counts (:func:`chosen_rates`).
+* *Training.* Margin loss; Adam with a constant rate; batches of 64; no augmentation. Every
+  network is trained with two learning rates. The one with the higher held-out accuracy, as the
+  mean over the seeds 0, 1 and 2, counts (:func:`chosen_rates`).
 * *Budgets.* 60 epochs of 200 steps, 12,000 in all, for every network; and in a second column
   the core-seconds that dynamic routing takes for them. The steps that these buy follow from
   ``MILLISECONDS``, measured once before the runs. Rate and loss are constant, so one training
@@ -37,13 +37,14 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from capslib.config import Config
+from capslib.papers.check import Measured
 from capslib.papers.common import bytes_kept, cross_entropy, in_unit, outcome
-from capslib.papers.experiment import SEEDS, Arm, Experiment, Metric, Outcome, Scale
+from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.which_routing.recipe import ComparisonRecipe
 from capslib.recipes import Trained, train
 from capslib.registry import ROUTINGS
@@ -63,7 +64,7 @@ LEARNED = 0.9
 UNIFORM, CNN = "uniform", "cnn"
 """The yardsticks: no routing, and no capsules."""
 REFERENCE = "dynamic"
-"""The network whose core-seconds for ``EPOCHS`` all have in the second column."""
+"""The network whose time for ``EPOCHS`` is the budget of the second column."""
 MILLISECONDS: Mapping[str, tuple[float, float]] = {
     "dynamic": (11.6, 12.7),
     "dynamic_over_children": (12.0, 12.9),
@@ -200,12 +201,12 @@ def run(arm: Arm, context: Context) -> Outcome:
     at_equal_steps = trained[recipe.measured_after[0]]
     network, splits = at_equal_steps.network, at_equal_steps.splits
     options: ComparisonOptions = arm.options
-    examples = splits["test"].some(options.changed)
+    examples = splits["test"].at_most(options.changed)
     metrics |= after_changes(recipe, network, examples, options)
     metrics |= negated(recipe, network, examples)
     metrics |= couplings(recipe, network, examples)
-    metrics |= attacked(recipe, network, splits["test"].some(options.attacked), options)
-    batch = splits["train"][: recipe.batch_size]
+    metrics |= attacked(recipe, network, splits["test"].at_most(options.attacked), options)
+    batch = splits["train"].rows(slice(recipe.batch_size))
     metrics |= cost(recipe, network, batch, options.timed)
     return outcome(longest, metrics, curves=["held_out_accuracy"])
 
@@ -216,7 +217,7 @@ def accuracies(recipe: ComparisonRecipe, trained: Trained, budget: Budget) -> di
     Training accuracy is that of as many images, at most, as are held out.
     """
     splits = dict(trained.splits)
-    splits["train"] = splits["train"].some(len(splits["held_out"].labels))
+    splits["train"] = splits["train"].at_most(len(splits["held_out"].labels))
     metrics = {}
     for name, examples in splits.items():
         value = recipe.accuracy(trained.network, examples)
@@ -285,7 +286,7 @@ def negated(
     return in_unit(values, count, "fraction")
 
 
-class Spread(NamedTuple):
+class Evenness(NamedTuple):
     """How evenly couplings are spread, as means over images and over their distributions."""
 
     entropy: float
@@ -295,12 +296,12 @@ class Spread(NamedTuple):
     """
 
 
-def spread(coupling: Tensor, axis: int) -> Spread:
+def evenness(coupling: Tensor, axis: int) -> Evenness:
     """Return how evenly couplings [N, I, J] are spread over the competitors of an axis.
 
     >>> import torch
-    >>> spread(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]), -1)
-    Spread(entropy=0.5, distance=0.25)
+    >>> evenness(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]), -1)
+    Evenness(entropy=0.5, distance=0.25)
     """
     import torch
 
@@ -308,7 +309,7 @@ def spread(coupling: Tensor, axis: int) -> Spread:
     wide = coupling.detach().double()
     entropy = -torch.special.xlogy(wide, wide).sum(dim=axis) / math.log(competitors)
     distance = (wide - 1 / competitors).abs().sum(dim=axis) / 2
-    return Spread(float(entropy.mean()), float(distance.mean()))
+    return Evenness(float(entropy.mean()), float(distance.mean()))
 
 
 def couplings(
@@ -321,13 +322,13 @@ def couplings(
         return {}
     over_parents = network.classes.routing.couplings_sum_over == "parents"
     axis = -1 if over_parents else -2
-    sums = Spread(0.0, 0.0)
+    sums = Evenness(0.0, 0.0)
     count = len(examples.labels)
     with torch.no_grad():
         for inputs, _ in examples.batches(recipe.BATCH_OF_TEST):
-            part = spread(network(recipe.seen(inputs)).coupling, axis)
+            part = evenness(network(recipe.seen(inputs)).coupling, axis)
             share = len(inputs) / count
-            sums = Spread(*(s + share * p for s, p in zip(sums, part, strict=True)))
+            sums = Evenness(*(s + share * p for s, p in zip(sums, part, strict=True)))
     values = {
         "coupling_entropy": min(1.0, sums.entropy),  # above it by rounding alone
         "coupling_distance": sums.distance,
@@ -434,17 +435,6 @@ def bytes_for_gradient(recipe: ComparisonRecipe, network: nn.Module, batch: Exam
 # -------------------------------------------------------------------------------- choice
 
 
-class Run(Protocol):
-    """What the choice of a learning rate reads of a record."""
-
-    config: Mapping[str, Any]
-    metrics: Mapping[str, Metric]
-
-    @property
-    def trial(self) -> Any:
-        """The trial, which has a ``seed``."""
-
-
 def name_of(config: Mapping[str, Any]) -> str:
     """Return the name that :func:`networks` gives a network with these fields."""
     if config["network"] == "cnn":
@@ -453,7 +443,7 @@ def name_of(config: Mapping[str, Any]) -> str:
 
 
 def chosen_rates(
-    runs: Iterable[Run], budget: Budget = "steps", seeds: Sequence[int] = (0, 1, 2)
+    records: Iterable[Measured], budget: Budget = "steps", seeds: Sequence[int] = (0, 1, 2)
 ) -> dict[tuple[str, str], float]:
     """Return the learning rate that counts, by data set and network.
 
@@ -464,15 +454,15 @@ def chosen_rates(
     """
     metric = f"held_out_accuracy_at_{budget}"
     accuracy: dict[tuple[str, str], dict[float, dict[int, float]]] = {}
-    for run in runs:
-        if run.metrics and metric not in run.metrics:
+    for record in records:
+        if record.metrics and metric not in record.metrics:
             continue
-        network = run.config["data"], name_of(run.config)
-        value = run.metrics[metric].value if metric in run.metrics else 0.0
+        network = record.config["data"], name_of(record.config)
+        value = record.metrics[metric].value if metric in record.metrics else 0.0
         by_rate = accuracy.setdefault(network, {rate: {} for rate in RATES})
-        rate = run.config["learning_rate"]
-        if rate in by_rate and run.trial.seed in seeds:
-            by_rate[rate][run.trial.seed] = value
+        rate = record.config["learning_rate"]
+        if rate in by_rate and record.trial.seed in seeds:
+            by_rate[rate][record.trial.seed] = value
     chosen = {}
     for network, by_rate in accuracy.items():
         if all(len(by_seed) == len(seeds) for by_seed in by_rate.values()):
@@ -487,6 +477,5 @@ COMPARISON = Experiment(
     arms=arms,
     smaller=smaller,
     run=run,
-    seeds=SEEDS,
     budget_fields=(),
 )

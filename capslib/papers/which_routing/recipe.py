@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +58,7 @@ class ComparisonRecipe(Recipe):
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """Return the images to train on, ``held_out`` ones, or ``test``."""
         if split.split != "train":
-            return {split.split: None}
+            return super().choose(split)
         from capslib.training import permutation
 
         if self.data in BY_INSTANCE:
@@ -74,13 +73,13 @@ class ComparisonRecipe(Recipe):
     @property
     def train_size(self) -> int:
         """The number of training images that are not held out."""
-        size = SETS[self.data].train[0]
+        size = SETS[self.data].train_shape[0]
         held_out = size // INSTANCES if self.data in BY_INSTANCE else self.held_out
         return min(size - held_out, self.images or size)
 
     def steps_of_epoch(self, examples: int) -> int:
         """Return ``epoch_steps``, or a whole pass where the examples are fewer."""
-        return min(self.epoch_steps, math.ceil(examples / self.batch_size))
+        return min(self.epoch_steps, super().steps_of_epoch(examples))
 
     @property
     def prepares_batches(self) -> bool:
@@ -129,5 +128,5 @@ class ComparisonRecipe(Recipe):
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         """Return the accuracy on some held-out images."""
-        watched = splits["held_out"].some(WATCHED)
+        watched = splits["held_out"].at_most(WATCHED)
         return {"held_out_accuracy": self.accuracy(network, watched)}

@@ -1,6 +1,6 @@
 """Does a routing help on viewpoints that training never saw?
 
-It was fixed before any run at cpu scale. The protocol is that of
+The protocol was fixed before any run at cpu scale. It is that of
 :mod:`capslib.papers.which_routing.comparison`, with these differences:
 
 * *Data.* smallNORB alone. Training images have the six familiar azimuths of Hinton et al.
@@ -17,9 +17,10 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from capslib.data.registry import SETS
 from capslib.data.viewpoints import familiar
 from capslib.papers.common import outcome
-from capslib.papers.experiment import SEEDS, Arm, Experiment, Outcome, Scale
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 from capslib.papers.which_routing.comparison import (
     CNN,
     RATES,
@@ -27,7 +28,7 @@ from capslib.papers.which_routing.comparison import (
     accuracies,
     networks,
 )
-from capslib.papers.which_routing.recipe import ComparisonRecipe
+from capslib.papers.which_routing.recipe import INSTANCES, ComparisonRecipe
 from capslib.recipes import train
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class ViewpointRecipe(ComparisonRecipe):
     @property
     def train_size(self) -> int:
         """The number of training images: a third of those that are not held out."""
-        unlimited = self.model_copy(update={"images": 0})
-        size = super(ViewpointRecipe, unlimited).train_size // 3
+        size = SETS[self.data].train_shape[0]
+        size = (size - size // INSTANCES) // 3
         return min(size, self.images or size)
 
 
@@ -99,6 +100,5 @@ VIEWPOINTS = Experiment(
     arms=arms,
     smaller=smaller,
     run=run,
-    seeds=SEEDS,
     budget_fields=(),
 )
