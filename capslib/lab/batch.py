@@ -40,7 +40,7 @@ from capslib.papers.experiment import Trial
 class Session:
     """A scale, a device and folders: what a notebook or a command runs experiments with.
 
-    Keep records of smoke scale in a folder of the build, unless ``results_dir`` names another.
+    Records of smoke scale lie in a folder of the build, unless ``results_dir`` names another.
     """
 
     settings: Settings
@@ -60,8 +60,8 @@ class Session:
     def for_plans(cls, **parameters: object) -> Session:
         """Return a session that runs nothing and plans, perhaps for another machine.
 
-        The device need not be here, and no folder has to be writable. Raises UserError for a
-        bad parameter.
+        On a machine without a CUDA device, the one that is named need not be here. No folder
+        has to be writable. Raises UserError for a bad parameter.
         """
         return cls._with(Settings.check(parameters, elsewhere=True))
 
@@ -219,7 +219,7 @@ def run(
                 else:
                     records.append(record)
             if stop.signal is not None:
-                raise Interrupted
+                raise Interrupted(stop.signal)
             if is_second_round or not unfinished or stop():
                 break
             tasks = unfinished
@@ -284,10 +284,12 @@ def run_budget(
                 break
             claims = sum(len(group.claims) for group in choice.groups)
             display.say(
-                f"Chosen: {plural(len(choice.trials), 'trial')}, "
-                f"which are to decide {plural(claims, 'claim')} in time."
+                f"Chosen: {plural(len(choice.trials), 'trial')}; "
+                f"those that end in time decide {plural(claims, 'claim')}."
             )
             records: list[Record] = []
+            # A run has as many workers as its largest trial allows: large trials would slow
+            # small ones.
             by_crew = itertools.groupby(choice.groups_to_run, key=lambda group: group.crew)
             for _, groups in by_crew:
                 keys = dict.fromkeys(key for group in groups for key in group.trials)

@@ -24,6 +24,7 @@ from capslib.lab.planning import (
     GIB,
     Crew,
     experience_of,
+    largest_memory,
     need_on_card,
     plan_workers,
     slots,
@@ -116,8 +117,10 @@ def waiting_for(stems: Iterable[str], scale: Scale, store: Store) -> Waiting:
             claim = verdict.claim.id
             if claim not in waits or not decidable(verdict, scale):
                 continue
-            trials = [trial for group in waits[claim].get(scale, ()) for trial in group]
-            if trials:
+            wait = waits[claim].get(scale)
+            trials = [] if wait is None else [*wait.trials, *wait.doubles]
+            # A record that is left out blocks its trial until somebody removes it.
+            if trials and not any(map(store.ended, trials)):
                 waiting.trials |= {trial.key: trial for trial in trials}
                 claims.setdefault(frozenset(t.key for t in trials), []).append(claim)
     waiting.bundles = [Bundle(tuple(ids), trials) for trials, ids in claims.items()]
@@ -209,10 +212,10 @@ def durations(estimates: Iterable[Estimate], crew: Crew) -> list[float]:
 
 
 def schedule(free: Sequence[float], seconds: Iterable[float], crew: Crew) -> list[float]:
-    """Return when each worker is free again that is free now at ``free``.
+    """Return when each worker is free after these trials.
 
-    The next trial goes to the worker that is free first. Another crew begins when all of the
-    one before have ended.
+    ``free`` has the times at which they are free before. The next trial goes to the worker that
+    is free first. Another crew begins when all of the one before have ended.
 
     >>> schedule([0.0, 0.0], [3.0, 2.0, 2.0], Crew(2, 1))
     [3.0, 4.0]
@@ -241,15 +244,29 @@ class Group:
     """Seconds until its last trial ends, if it runs next."""
 
     @property
-    def rank(self) -> tuple[float, float, float]:
-        """Headline claims per second, claims per second, and minus the seconds.
+    def seconds(self) -> float:
+        """The seconds of its trials, at least a millisecond: rates divide by them."""
+        return max(self.time.seconds, 1e-3)
 
-        Rates are rounded to two digits, so that of nearly equal groups the shorter wins.
-        """
-        seconds = max(self.time.seconds, 1e-3)
-        headlines = float(f"{self.headlines / seconds:.1e}")
-        claims = float(f"{len(self.claims) / seconds:.1e}")
-        return headlines, claims, -seconds
+    @property
+    def headline_rate(self) -> float:
+        """Headline claims per second, in two digits."""
+        return two_digits(self.headlines / self.seconds)
+
+    @property
+    def claim_rate(self) -> float:
+        """Claims per second, in two digits."""
+        return two_digits(len(self.claims) / self.seconds)
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        """Headline claims per second, claims per second, and minus the seconds."""
+        return self.headline_rate, self.claim_rate, -self.seconds
+
+
+def two_digits(rate: float) -> float:
+    """Return a rate in two digits, so that of nearly equal groups the shorter wins."""
+    return float(f"{rate:.1e}")
 
 
 @dataclass(frozen=True)
@@ -262,7 +279,6 @@ class Choice:
     groups: list[Group]
     begun: Group | None
     left_out: list[Group]
-    seconds: float
 
     @property
     def groups_to_run(self) -> list[Group]:
@@ -304,20 +320,21 @@ def choose(
         waiting = [bundle for bundle in waiting if not bundle.trials <= chosen]
         left_out = _groups(waiting, costs, chosen, trained, free, crew_of)
     begun = left_out[0] if left_out and min(free) < WORTH_BEGINNING * seconds else None
-    return Choice(groups, begun, left_out, seconds)
+    return Choice(groups, begun, left_out)
 
 
 def _smallest(groups: Sequence[Group]) -> Group:
-    """Return the best group, or the smallest part of it that is nearly as good.
+    """Return the best group, or its smallest part with nearly as many headlines per second.
 
-    What is decided early stays decided, should the rest not end in time.
+    Without headlines it is its smallest part. What is decided early stays decided, should the
+    rest not end in time.
     """
     best = groups[0]
     smallest = best
     for group in groups[1:]:
         is_part = set(group.trials) < set(smallest.trials)
-        is_nearly_as_good = group.rank[0] >= NEARLY * best.rank[0]
-        if is_part and is_nearly_as_good and group.claims:
+        is_nearly_as_good = group.headline_rate >= NEARLY * best.headline_rate
+        if is_part and is_nearly_as_good:
             smallest = group
     return smallest
 
@@ -358,7 +375,7 @@ def _groups(
             headlines=sum(1 for claim in claims if of_claim(claim)),
             trials=tuple(keys),
             crew=crew,
-            time=total(estimates, *crew),
+            time=total(estimates, crew.devices, crew.workers_per_card),
             ends=max(schedule(free, times, crew)),
         )
         groups.append(group)
@@ -379,21 +396,19 @@ def crews(settings: Settings) -> Callable[[Sequence[Estimate]], Crew]:
 
     If the memory of a trial is not known, a card runs one trial at a time.
     """
-    has_device = settings.device == "cpu" or cuda_devices() > 0
+    has_device = not settings.device.startswith("cuda") or cuda_devices() > 0
 
     @functools.cache
     def crew_for(memory: int | None) -> Crew:
-        if has_device or settings.workers:
-            trials = [Estimate(1.0, memory, "")] * MANY
-            return Crew.on(plan_workers(settings, trials))
+        if has_device:
+            return Crew.on(plan_workers(settings, MANY, memory))
+        if settings.workers:
+            return Crew(1, settings.workers)
         need = ELSEWHERE if memory is None else need_on_card(memory)
         return Crew(1, len(slots(MANY, [ELSEWHERE], need, CORES_ELSEWHERE)))
 
     def crew(estimates: Sequence[Estimate]) -> Crew:
-        memories = [estimate.memory for estimate in estimates if estimate.memory is not None]
-        if len(memories) < len(estimates) and settings.device != "cpu":
-            return crew_for(None)
-        return crew_for(max(memories, default=None))
+        return crew_for(largest_memory(estimates, settings.device))
 
     return crew
 

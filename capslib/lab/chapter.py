@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from pandas.io.formats.style import Styler
 
+_WIDTHS = (
+    # The style sheet's widths are for tables with longer verdicts.
+    "<colgroup><col style=width:39%><col style=width:18%>"
+    "<col style=width:25%><col style=width:18%></colgroup>"
+)
+
 
 class Chapter:
     """The records of a paper and the verdicts on its claims, for the page of the paper.
@@ -65,13 +71,12 @@ class Chapter:
             self._files = files
         return self._verdicts
 
-    def table(self, *ids: str, names: Mapping = {}, details: Mapping = {}) -> HTML:
+    def table(self, *ids: str, names: Mapping = {}) -> HTML:
         """Return a table of claims: row, paper, ours with interval, n and scale, and verdict.
 
         An id that ends in a dash stands for all claims that start with it. ``names`` names rows
-        by claim (their statement by default), ``details`` puts more from the records under our
-        value. Claims that no run was held against stand below, in one line that unfolds. Raises
-        :class:`UserError` for an id that is not in the ledger.
+        by claim (their statement by default). Claims that no run was held against stand below,
+        in one line that unfolds. Raises :class:`UserError` for an id that is not in the ledger.
         """
         verdicts = self.verdicts
         judged = []
@@ -81,21 +86,22 @@ class Chapter:
             verdict = verdicts[claim]
             group = unjudged if verdict.group in claims.UNJUDGED else judged
             group.append(verdict)
-        html = _table(judged, names, details) + _unjudged(unjudged, names)
+        html = _table(judged, names) + _unjudged(unjudged, names)
         return HTML(f'<div class="claims-wrap">{html}</div>')
 
     def side_by_side(self, table: DataFrame, digits: int = 3) -> Styler:
         """Return a table of the paper, with its value over ours and the square of the verdict.
 
-        A cell of ``table`` is the id of a claim; any other cell stands as it is, such as the
-        setting that a row names. Where a network did not learn there is no mean, and ours
-        stand seed by seed.
+        A cell of ``table`` may be the id of a claim with a value; any other cell stands as it
+        is, such as the setting that a row names. Where a network did not learn there is no
+        mean, and ours stand seed by seed.
         """
         verdicts = self.verdicts
 
         def cell(content: object) -> str:
-            if content in verdicts:
-                return _cell(verdicts[content], digits)
+            verdict = verdicts.get(content)
+            if verdict is not None and verdict.claim.value is not None:
+                return _cell(verdict, digits)
             return str(content)
 
         return (
@@ -114,10 +120,11 @@ def _expanded(ids: Sequence[str], ledger: Iterable[str]) -> list[str]:
     return expanded
 
 
-def _table(verdicts: Sequence[Verdict], names: Mapping, details: Mapping) -> str:
+def _table(verdicts: Sequence[Verdict], names: Mapping) -> str:
     """Return the HTML of a table of judged claims; nothing where there are none.
 
-    What all rows rest on stands in the head, too, and style sheets show one of them.
+    If all rows rest on the same, the head says so, too, and the style sheet shows one of the
+    two.
     """
     if not verdicts:
         return ""
@@ -129,8 +136,7 @@ def _table(verdicts: Sequence[Verdict], names: Mapping, details: Mapping) -> str
             f'<td data-label="Row">{name} <small class="claim-id">{link}</small></td>'
             f'<td data-label="Paper">{escape(claims.theirs(verdict))}</td>'
             f'<td data-label="Ours">{escape(claims.ours(verdict))}'
-            f' <small class="basis">{escape(claims.basis(verdict))}</small>'
-            f" <small>{escape(details.get(verdict.claim.id, ''))}</small></td>"
+            f' <small class="basis">{escape(claims.basis(verdict))}</small></td>'
             f'<td data-label="Verdict">{claims.seal(verdict)} {verdict.word}</td></tr>'
         )
     bases = {claims.basis(verdict) for verdict in verdicts}
@@ -173,16 +179,9 @@ def _cell(verdict: Verdict, digits: int) -> str:
     claim, value = verdict.claim, verdict.ours
     seal = claims.seal(verdict, f"../scorecard.html#claim-{claim.id}")
     kind = "cell near" if verdict.status == "reproduced" else "cell"
-    seeds = verdict.listed if value is None else (value,)
+    seeds = verdict.by_seed if value is None else (value,)
     measured = " / ".join(f"{seed:.{digits}f}" for seed in seeds)
     printed = f'<span class="printed">{claim.value:.{digits}f}</span>'
     ours = f"{measured} {seal}".lstrip()
     lines = f'{printed}<span class="measured">{ours}</span>'
     return f'<span id="at-{claim.id}" class="{kind}">{lines}</span>'
-
-
-_WIDTHS = (
-    # the page's own are for tables whose verdicts say more
-    "<colgroup><col style=width:39%><col style=width:18%>"
-    "<col style=width:25%><col style=width:18%></colgroup>"
-)

@@ -30,7 +30,6 @@ from capslib.lab.words import (
     Verdict,
     tally,
 )
-from capslib.papers.check import stopped_itself
 from capslib.papers.experiment import Scale
 
 
@@ -51,21 +50,8 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
 
 def _verdicts_of(paper: str, store: Store) -> Iterator[Verdict]:
     """Yield the verdict on every claim of a paper."""
-    done: set[str] = set()
-    stopped: set[str] = set()
-
-    def records() -> Iterator[Record]:
-        """Yield the records, and note their keys in ``done`` and ``stopped``."""
-        # One at a time: a record that decides nothing need not stay in memory.
-        for record in store.records(paper):
-            done.add(record.key)
-            if stopped_itself(record):
-                stopped.add(record.key)
-            yield record
-
-    runs = Runs(records(), lambda record: papers.budget(record.trial))
-    # Runs has read every record, so done and stopped are complete.
-    waits = papers.waits(paper, done, stopped)
+    runs = _runs(store.records(paper))
+    waits = papers.waits(paper, runs.done, runs.stopped)
     checks = papers.checks_of(paper)
     for claim in ledger(paper).values():
         verdict = judge(claim, checks.get(claim.id), runs)
@@ -77,12 +63,13 @@ def _verdicts_of(paper: str, store: Store) -> Iterator[Verdict]:
 
 def waits_after(stem: str, records: Iterable[Record]) -> dict[str, dict[Scale, papers.Waits]]:
     """Return what each claim of a paper still waits for when these records are there."""
-    done, stopped = set(), set()
-    for record in records:
-        done.add(record.key)
-        if stopped_itself(record):
-            stopped.add(record.key)
-    return papers.waits(stem, done, stopped)
+    runs = _runs(records)
+    return papers.waits(stem, runs.done, runs.stopped)
+
+
+def _runs(records: Iterable[Record]) -> Runs:
+    """Return the runs that records make, by the budgets of their experiments."""
+    return Runs(records, lambda record: papers.budget(record.trial))
 
 
 def _what_would_decide(claim: Claim, waits: Mapping[Scale, papers.Waits]) -> str:
@@ -149,20 +136,21 @@ def our_value(verdict: Verdict) -> str:
     """Return our value with its unit, or the values seed by seed.
 
     For a claim of several parts it is their tally. It is empty where there is no value. A lead
-    is that of the side that the claim puts first: ``lead −2.5 points``.
+    is that of the side that the claim puts first: ``lead −2.5 points``. A theorem that no
+    record violates is *no exception*.
     """
     if verdict.ours == 0 and verdict.status == "holds" and verdict.claim.value is None:
         return "no exception"
     if verdict.ours is not None:
         text = number(verdict.ours)
-    elif verdict.listed:
-        text = " · ".join(map(number, verdict.listed))
+    elif verdict.by_seed:
+        text = " · ".join(map(number, verdict.by_seed))
     elif verdict.parts and verdict.group not in UNJUDGED:
         return tally(verdict.parts)
     else:
         return ""
     text = with_unit(text, verdict.unit)
-    return f"lead {text}" if verdict.measures.startswith("lead") else text
+    return f"lead {text}" if verdict.is_lead else text
 
 
 def our_interval(verdict: Verdict) -> str:
@@ -204,16 +192,16 @@ def basis(verdict: Verdict) -> str:
 
 def describe(verdict: Verdict) -> str:
     """Return everything about a verdict in one line, for tooltips and screen readers."""
-    parts = [f"{verdict.claim.id}: {verdict.word}", verdict.claim.statement]
+    phrases = [f"{verdict.claim.id}: {verdict.word}", verdict.claim.statement]
     if verdict.claim.value is not None:
-        parts.append(f"Paper {theirs(verdict)}")
+        phrases.append(f"Paper {theirs(verdict)}")
     if our_value(verdict) and verdict.parts:  # the reason says more than a tally
-        parts.append(f"{verdict.reason} {basis(verdict)}".strip())
+        phrases.append(f"{verdict.reason} {basis(verdict)}".strip())
     elif our_value(verdict):
-        parts.append(", ".join(filter(None, (f"here {ours(verdict)}", basis(verdict)))))
+        phrases.append(", ".join(filter(None, (f"here {ours(verdict)}", basis(verdict)))))
     if verdict.ours is not None and verdict.measures:
-        parts.append(verdict.measures)
-    return " · ".join(part.rstrip(".") for part in parts)
+        phrases.append(verdict.measures)
+    return " · ".join(phrase.rstrip(".") for phrase in phrases)
 
 
 GLYPHS: dict[Status, str] = {
@@ -253,8 +241,8 @@ SHAPES = {
 
 
 def classes(status: Status, group: str) -> str:
-    """Return the CSS classes of the square of a verdict."""
-    return f"vq v-{status.replace(' ', '-')} of-{SHAPES[group]}"
+    """Return the CSS classes that give a verdict its colour and form."""
+    return f"v-{status.replace(' ', '-')} of-{SHAPES[group]}"
 
 
 def seal(verdict: Verdict, href: str | None = None, *, with_id: bool = False) -> str:
@@ -270,8 +258,8 @@ def seal(verdict: Verdict, href: str | None = None, *, with_id: bool = False) ->
     address = escape(href or f"#claim-{claim}")
     link = f'href="{address}" data-tip="{description}"'
     if not with_id:
-        return f'<a class="{style}" {link} aria-label="{description}">{glyph}</a>'
-    square = f'<span class="{style}" aria-hidden="true">{glyph}</span>'
+        return f'<a class="vq {style}" {link} aria-label="{description}">{glyph}</a>'
+    square = f'<span class="vq {style}" aria-hidden="true">{glyph}</span>'
     return (
         f'<a class="claim-ref" {link} aria-description="{description}">'
         f"{square}<code>{claim}</code></a>"
@@ -304,8 +292,9 @@ def row(verdict: Verdict) -> tuple[str, ...]:
 def to_json(verdicts: Iterable[Verdict]) -> str:
     """Return verdicts as a JSON list, for other programs.
 
-    ``paper_value`` and ``our_value`` are in the unit of the claim. The text is ASCII, which
-    every terminal and file can take.
+    ``paper_value`` is in the claim's unit, and so is ``our_value`` of a value. A comparison
+    gives points or the record's unit, a theorem the record's. The text is ASCII, which every
+    terminal and file can take.
     """
     rows = []
     for verdict in verdicts:
@@ -319,7 +308,7 @@ def to_json(verdicts: Iterable[Verdict]) -> str:
             "our_value": verdict.ours,
             "our_value_is": verdict.measures,
             "interval": verdict.interval,
-            "seed_by_seed": verdict.listed,
+            "seed_by_seed": verdict.by_seed,
             "n": verdict.n,
             "scale": verdict.scale,
             "verdict": verdict.word,
@@ -327,7 +316,7 @@ def to_json(verdicts: Iterable[Verdict]) -> str:
             "reason": verdict.reason,
             "records": verdict.records,
             "shares_records_with": verdict.shares,
-            "derived": verdict.derived,
+            "derived": "; ".join(verdict.derived),
             "parts": {part.name: part.word for part in verdict.parts},
         }
         rows.append(row)

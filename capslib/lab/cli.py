@@ -22,7 +22,7 @@ from typer.models import OptionInfo
 
 from capslib import papers
 from capslib.errors import Interrupted, UserError
-from capslib.files import folder
+from capslib.files import as_folder
 from capslib.lab.ledger import plural
 from capslib.lab.progress import RunDisplay, Terminal, printable
 from capslib.lab.settings import Settings, parse
@@ -79,8 +79,8 @@ def fields(help: str, *names: str) -> OptionInfo:
     return typer.Option(*names, metavar="FIELD=VALUE", help=help)
 
 
-DataDir = Annotated[Path | None, option("data_dir", parser=folder, metavar="FOLDER")]
-ResultsDir = Annotated[Path | None, option("results_dir", parser=folder, metavar="FOLDER")]
+DataDir = Annotated[Path | None, option("data_dir", parser=as_folder, metavar="FOLDER")]
+ResultsDir = Annotated[Path | None, option("results_dir", parser=as_folder, metavar="FOLDER")]
 
 
 class Command(TyperCommand):
@@ -89,10 +89,10 @@ class Command(TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         *_, parameters = self.make_parser(ctx).parse_args(list(args))
         for parameter in parameters:
-            repeatable = getattr(parameter, "multiple", True)
-            flag = getattr(parameter, "is_flag", False)
-            if parameters.count(parameter) > 1 and not repeatable and not flag:
-                raise UserError(f"{parameter.opts[0]} is given twice: give it one value.")
+            if parameters.count(parameter) > 1:
+                is_single = not (parameter.multiple or parameter.is_flag)
+                if is_single:
+                    raise UserError(f"{parameter.opts[0]} is given twice: give it one value.")
         return super().parse_args(ctx, args)
 
 
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def refuse(message: str) -> NoReturn:
-    """Exit with status 2 and a message, whose endless words are cut."""
+    """Exit with status 2 and a message, with words of 1,000 letters or more cut short."""
     message = re.sub(r"\S{1000,}", lambda word: f"{word[0][:60]}…", message)
     name = Text("capslib:", style="bold red")
     console.print(name, printable(message), soft_wrap=True)
@@ -150,7 +150,10 @@ def refuse(message: str) -> NoReturn:
 
 
 def drop_output() -> None:
-    """Send what is left of the output nowhere: Python would fail to write it once more."""
+    """Discard output that is still buffered.
+
+    At exit Python would try to write it again, and fail.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -365,10 +368,9 @@ def show_plan(trials: list[Trial], session: Session, retry_failed: bool, verbose
     for line in progress.plan_lines(plan, waiting, costs, list_trials=verbose):
         out.print(line)
     if settings.scheduler is None:
-        try:
-            batch.check_data(plan.todo, settings.data_dir)
-        except UserError as missing:
-            say(f"It cannot start yet. {missing}")
+        missing = batch.missing_data(plan.todo, settings.data_dir)
+        if missing:
+            say("It cannot start yet. " + "\n".join(missing.values()))
 
 
 def checked_budget(
@@ -389,7 +391,8 @@ def checked_budget(
         papers.module(stem)  # raises for an unknown stem
     if stems and not any(stem in papers.PAPERS for stem in stems):
         raise UserError(
-            f"--budget runs what decides claims, and {stems[0]} makes none: leave it out."
+            f"--budget runs what decides claims, and {stems[0]} makes none: "
+            f"leave out {stems[0]}, or --budget."
         )
     return seconds
 
@@ -411,7 +414,7 @@ def run_in_time(
         waiting = waiting.among(ready)
         if not waiting.bundles:
             raise UserError("\n".join(missing.values()))
-        say(f"Left out, for their data are not here: {', '.join(missing)}.")
+        say(f"Left out: trials on {', '.join(missing)}, whose data are not here.")
     if not waiting.bundles:
         say(f"No claim waits for a trial at {settings.scale} scale.")
         return
@@ -560,8 +563,8 @@ def check_records(store: Store, stem: str | None, repair: bool) -> NoReturn:
     problems, notes = review(store, stem)
     for line in [*problems, *(f"note: {note}" for note in grouped_notes(notes))]:
         out.print(line)
-    count = len(store.paths(stem))
-    say(f"{count} records, {len(problems)} problems, {len(notes)} notes.")
+    counts = [plural(len(store.paths(stem)), "record"), plural(len(problems), "problem")]
+    say(f"{', '.join(counts)}, {plural(len(notes), 'note')}.")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -611,7 +614,7 @@ def data_verify(
     for problem in problems:
         out.print(problem)
     if problems:
-        say(f"{len(problems)} problems.")
+        say(f"{plural(len(problems), 'problem')}.")
         raise typer.Exit(1)
     say("All arrays match their manifests.")
 
@@ -644,7 +647,7 @@ def new_paper(
 @app.command(cls=Command)
 def pack(
     stems: Stems,
-    to: Annotated[Path, typer.Option("--to", parser=folder, metavar="FOLDER")],
+    to: Annotated[Path, typer.Option("--to", parser=as_folder, metavar="FOLDER")],
     scale: Annotated[str, option("scale", show_default="paper")] = "paper",
     wheel: Annotated[
         list[str] | None,
@@ -683,9 +686,9 @@ def pack(
 
 @app.command(cls=Command)
 def unpack(
-    source: Annotated[Path, typer.Argument(parser=folder, metavar="FOLDER")],
+    source: Annotated[Path, typer.Argument(parser=as_folder, metavar="FOLDER")],
     checkpoints: Annotated[
-        bool, flag("--checkpoints", "bring unfinished trainings, too, to go on with them here")
+        bool, flag("--checkpoints", "bring trainings, too, finished or not")
     ] = False,
     results_dir: ResultsDir = None,
 ) -> None:
@@ -697,7 +700,7 @@ def unpack(
 
     store = Store(results_dir, remember=False)
     unpacked = packing.unpack(source, store, checkpoints=checkpoints)
-    say(f"{unpacked.records} new records, {unpacked.present} that were here.")
+    say(f"{plural(unpacked.records, 'new record')}, {unpacked.present} that were here.")
     if checkpoints:
-        say(f"{unpacked.checkpoints} files of trainings.")
+        say(f"{plural(unpacked.checkpoints, 'file')} of trainings.")
     say("Next: capslib records check, make verdicts.")

@@ -24,9 +24,8 @@ NO_WORK = ("detach", "lift_fresh", "_unsafe_view", "empty", "empty_like", "empty
 class Traffic(TorchDispatchMode):
     """Add up the bytes and the launches of every operation, and those of products alone."""
 
-    def __init__(self, products: tuple[str, ...] | None = PRODUCTS):
+    def __init__(self):
         super().__init__()
-        self.products = products
         self.bytes = self.launches = 0
         self.product_bytes = self.product_launches = 0
 
@@ -44,7 +43,7 @@ class Traffic(TorchDispatchMode):
         moved = sum(map(bytes_of, tensors.values()))
         self.bytes += moved
         self.launches += 1
-        if self.products is None or name in self.products:
+        if name in PRODUCTS:
             self.product_bytes += moved
             self.product_launches += 1
         return result
@@ -63,16 +62,16 @@ def bytes_of(tensor: Tensor) -> int:
 def count_step(recipe: BaseRecipe) -> dict[str, int]:
     """Return what one training step of a recipe does: forward, backward and optimizer.
 
-    ``bytes`` and ``launches`` are those of operations that all read and write memory by
-    themselves; ``product_bytes`` and ``product_launches`` those of matrix products,
-    convolutions and the optimizer alone, which no compiler fuses with their neighbours.
-    ``fuses`` is 1 if the network has a routing that a long training compiles.
+    ``bytes`` and ``launches`` count every operation as if none were fused. ``product_bytes``
+    and ``product_launches`` count matrix products, convolutions and the optimizer alone, which
+    no compiler fuses with their neighbours. ``fuses`` is 1 if the network has a routing that a
+    long training compiles.
     """
     network, backward = step_on_meta(recipe)
     optimizer = recipe.optimizer(network)
     with FlopCounterMode(display=False) as arithmetic, Traffic() as step:
         backward()
-    with Traffic(products=None) as update:
+    with Traffic() as update:
         optimizer.step()
     return {
         "flops": arithmetic.get_total_flops(),

@@ -13,11 +13,11 @@ from capslib.lab.samples import (
     Unit,
     average,
     failures,
+    is_partial,
     keys,
     pick,
     seed_list,
     unlearned,
-    verdict_fields,
 )
 from capslib.lab.statistics import Interval
 from capslib.lab.words import OTHER_DATA, REDUCED, WORDS, Group, Status, Verdict
@@ -45,29 +45,28 @@ class Decision:
 
 
 def decide(
-    claim: Claim, check: Check, interval: Interval, unit: Unit, group: Group, sample: str
+    claim: Claim, check: Check, interval: Interval, unit: Unit, group: Group, replicates: str
 ) -> Decision:
     """Return what an interval says about a claim, in the words of a group.
 
-    ``sample`` says in a few words what the interval is of: ``3 seeds``.
+    ``replicates`` names them, for the reason: ``3 seeds``.
     """
     if check.op == "≈":
-        return _decide_value(claim, check, interval, sample)
+        return _decide_value(claim, check, interval, replicates)
     answer = check.decide(*interval, unit.factor)
     reason = (
-        f"The 95 % interval {span(interval)} of the {check.label} over {sample} "
+        f"The 95 % interval {span(interval)} of the {check.label} over {replicates} "
         f"{_POSITION[answer]} {check.asked(unit.factor)}"
     )
     return Decision(WORDS[group][answer], reason)
 
 
-def _decide_value(claim: Claim, check: Check, interval: Interval, sample: str) -> Decision:
+def _decide_value(claim: Claim, check: Check, interval: Interval, replicates: str) -> Decision:
     """Decide a value: whether the paper's lies in our interval, widened by the tolerance."""
     low, high = interval
-    value = claim.value or 0.0
-    tolerance = claim.tolerance or 0.0
+    value, tolerance = claim.value, claim.tolerance
     slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
-    result = f"95 % interval {span(interval)} of {sample}"
+    result = f"95 % interval {span(interval)} of {replicates}"
     obstacle = check.incomparable
     if not obstacle and high - low > WIDEST * slack:
         obstacle = f"it is wider than {WIDEST} tolerances of {number(tolerance)}"
@@ -121,7 +120,7 @@ def confirm(
         return Confirmation(False, f", but with twice the budget: {obstacle}", keys(every_run))
     if not doubled.pairs:
         return Confirmation(False, ", but there is no run with twice the budget yet")
-    if verdict.setting != REDUCED and verdict_fields(doubled.paired)["partial"]:
+    if verdict.setting != REDUCED and is_partial(doubled.paired):
         where = NOT_THE_PAPERS[scale]
         return Confirmation(False, f", but the runs with twice the budget are {where}")
     mean = average(doubled.replicates(unit.factor))

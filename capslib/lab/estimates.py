@@ -29,7 +29,7 @@ class Machine(NamedTuple):
 
 
 CPU_CORE = Machine(flops=50e9, traffic=12e9, launch=50e-6)
-"""One core, as the committed records of some 130 training steps have it on the average."""
+"""One CPU core: the average over the records of about 130 training steps."""
 CARD = Machine(flops=50e12, traffic=2.5e12, launch=4e-6)
 """One large GPU.
 
@@ -152,13 +152,6 @@ def total_of(parts: Iterable[Total]) -> Total:
 # ---------------------------------------------------------------------------- what a step does
 
 
-class Work(NamedTuple):
-    """The training steps of a trial, and their FLOPs; none where it trains nothing."""
-
-    steps: int
-    flops: int
-
-
 def recipes(trial: Trial) -> tuple[BaseRecipe, ...]:
     """Return what a trial trains; nothing where nobody knows its configuration today."""
     if not papers.known(trial):
@@ -185,18 +178,12 @@ def steps(trial: Trial) -> int:
     return sum(recipe.steps for recipe in recipes(trial))
 
 
-def work(trial: Trial) -> Work:
-    """Return the steps of a trial and their FLOPs, as counted from its networks.
+def flops(trial: Trial) -> int:
+    """Return the FLOPs of all steps of a trial, as counted from its networks.
 
     Raise UserError for a network that cannot be built.
     """
-    return _work(recipes(trial))
-
-
-@functools.lru_cache(maxsize=65_536)
-def _work(recipes: tuple[BaseRecipe, ...]) -> Work:
-    flops = sum(recipe.steps * counted(recipe).flops for recipe in recipes)
-    return Work(sum(recipe.steps for recipe in recipes), flops)
+    return sum(recipe.steps * counted(recipe).flops for recipe in recipes(trial))
 
 
 class StepCount(NamedTuple):
@@ -319,10 +306,6 @@ def networks_of(trial: Trial) -> frozenset[tuple[str, str]]:
     return frozenset((recipe.network, recipe.routing) for recipe in recipes(trial))
 
 
-ANY_EXPERIMENT = ""
-"""Stands in a key for all experiments of a paper."""
-
-
 class Experience:
     """What earlier trials took on one class of machines: CPU cores, or cards."""
 
@@ -332,6 +315,7 @@ class Experience:
         self.overlap = 1.0
         """How many trials ran at once on cards of one kind, on the average."""
         self._by_step: dict[tuple, list[Record]] = {}
+        self._by_step_of_paper: dict[tuple, list[Record]] = {}
         self._by_network: dict[tuple, list[Record]] = {}
         self._untrained: dict[tuple, list[Record]] = {}
         self._rehearsed: dict[tuple, Record] = {}
@@ -356,9 +340,9 @@ class Experience:
             kind = trial.paper, trial.experiment, trial.scale
             self._untrained.setdefault(kind, []).append(record)
             return
-        for experiment in (trial.experiment, ANY_EXPERIMENT):
-            step = trial.paper, experiment, names
-            self._by_step.setdefault(step, []).append(record)
+        step = trial.paper, trial.experiment, names
+        self._by_step.setdefault(step, []).append(record)
+        self._by_step_of_paper.setdefault((trial.paper, names), []).append(record)
         network = trial.paper, networks_of(trial)
         self._by_network.setdefault(network, []).append(record)
 
@@ -376,11 +360,12 @@ class Experience:
         names = step_names(trial)
         if not names:
             return self._untrained_estimate(trial)
-        bases = ((trial.experiment, BY_RECORDS), (ANY_EXPERIMENT, BY_OTHERS))
-        for experiment, basis in bases:
-            records = self._by_step.get((trial.paper, experiment, names))
-            if records:
-                return self._by_records(trial, records, basis)
+        records = self._by_step.get((trial.paper, trial.experiment, names))
+        if records:
+            return self._by_records(trial, records, BY_RECORDS)
+        records = self._by_step_of_paper.get((trial.paper, names))
+        if records:
+            return self._by_records(trial, records, BY_OTHERS)
         return self._by_rehearsal(trial, names) or self._by_work(trial)
 
     def _untrained_estimate(self, trial: Trial) -> Estimate:
@@ -459,9 +444,7 @@ class Experience:
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield each measured step against its estimate as if nothing had measured it."""
-        for (_, experiment, _), records in self._by_step.items():
-            if experiment != ANY_EXPERIMENT:
-                continue
+        for records in self._by_step_of_paper.values():
             trial = records[0].trial
             seconds = [seconds_of_all_epochs(r) / steps(r.trial) for r in records]
             measured = statistics.median(seconds) * steps(trial) / self.overlap
@@ -499,6 +482,8 @@ def share_of_epochs(record: Record) -> float:
 def quartiles(numbers: Sequence[float]) -> tuple[float, float, float]:
     """Return the first quartile, the median and the third quartile.
 
+    >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
+    (2.0, 3.0, 4.0)
     >>> quartiles([4.0])
     (4.0, 4.0, 4.0)
     """
@@ -546,8 +531,8 @@ def outlook(stem: str, scale: Scale, store: Store) -> Iterator[Outlook]:
     for name, experiment in papers.experiments(stem).items():
         trials = experiment.trials(scale)
         waiting = [trial for trial in trials if trial.key not in done]
-        flops = sum(work(trial).flops for trial in waiting)
-        if flops:
+        flops_left = sum(map(flops, waiting))
+        if flops_left:
             card = total(map(on_cards.estimate, waiting))
             core = total(map(on_cores.estimate, waiting))
-            yield Outlook(name, len(trials), len(waiting), flops, card, core)
+            yield Outlook(name, len(trials), len(waiting), flops_left, card, core)

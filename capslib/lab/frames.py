@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -14,7 +15,7 @@ from capslib.lab.ledger.deviations import deviations_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
 from capslib.lab.words import SIZES
-from capslib.papers.experiment import SCALES, Arm, Deviation, Experiment
+from capslib.papers.experiment import SCALES, Arm, Deviation, Experiment, Scale
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -83,7 +84,7 @@ def mean(values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 1
 
     Its 95 % interval follows where values differ; ``bounds`` are what no mean can leave.
     """
-    numbers = [number for number in map(float, values) if number == number]
+    numbers = [number for number in map(float, values) if not math.isnan(number)]
     if not numbers:
         return MISSING
     text = f"{sum(numbers) / len(numbers):z.{digits}f}"
@@ -118,34 +119,33 @@ def costs(records: Iterable[Record]) -> DataFrame:
 
 def configuration(
     experiment: Experiment,
-    arm: Sequence[str] = (),
-    more: Mapping[str, Arm] = {},
+    hidden: Sequence[str] = (),
+    more: Mapping[tuple[Scale, str], Arm] = {},
     shown: Sequence[str] = (),
 ) -> DataFrame:
     """Return the configuration of each scale beside the paper's own setting.
 
-    Fields in which the arms of the paper differ are left out but for those in ``shown``, and
-    those named in ``arm``, and what every scale leaves None, off, zero or empty. ``more`` adds
-    columns, named by their scale and what they are: ``cpu, smaller copy``.
+    Leave out fields that no scale sets, those in ``hidden``, and those in which the paper's
+    arms differ, unless ``shown`` names them. ``more`` adds columns by their scale and what they
+    are: ``("cpu", "smaller copy")``.
     """
     import pandas as pd
 
-    arms = {scale: next(iter(experiment.at(scale).values())) for scale in SCALES}
+    arms = {(scale,): next(iter(experiment.at(scale).values())) for scale in SCALES}
     arms |= more
-    scales = {name: name.partition(",")[0] for name in arms}
-    columns = sorted(arms, key=lambda name: -SCALES.index(scales[name]))
-    settings = [arms[name].values() for name in columns]
+    columns = sorted(arms, key=lambda column: -SCALES.index(column[0]))
+    settings = [arms[column].values() for column in columns]
     titles = arms[columns[0]].titles()
-    hidden = {*arm, *(experiment.varied - set(shown))}
+    left_out = {*hidden, *(experiment.varied - set(shown))}
     names, rows = [], []
     for field in settings[0]:
         cells = [values[field] for values in settings]
-        if field not in hidden and set(cells) - {None, False, ()}:
+        if field not in left_out and set(cells) - {None, False, ()}:
             names.append(titles[field])
             rows.append([text(cell) for cell in cells])
     names.append("seeds")
-    rows.append([str(len(experiment.seeds[scales[name]])) for name in columns])
-    return pd.DataFrame(rows, names, columns).rename_axis("setting")
+    rows.append([str(len(experiment.seeds[column[0]])) for column in columns])
+    return pd.DataFrame(rows, names, map(", ".join, columns)).rename_axis("setting")
 
 
 def deviations(records: Iterable[Record]) -> DataFrame:

@@ -24,6 +24,7 @@ from capslib.lab.words import (
     tally,
 )
 from capslib.papers import checks_of
+from capslib.papers.check import AtLeast
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def headlines() -> tuple[Headline, ...]:
     Raises :class:`UserError` for a row that names no claim of its paper.
     """
     path = LEDGER / "headlines.csv"
-    headlines = []
+    result = []
     with path.open(encoding="utf-8", newline="") as file:
         for fields in csv.DictReader(file, strict=True):
             paper = fields["paper"]
@@ -59,8 +60,8 @@ def headlines() -> tuple[Headline, ...]:
                     raise UserError(
                         f"{path}: {fields['id']} names {row!r}, which is no claim of {paper}."
                     )
-            headlines.append(Headline(fields["id"], paper, fields["sentence"], rows))
-    return tuple(headlines)
+            result.append(Headline(fields["id"], paper, fields["sentence"], rows))
+    return tuple(result)
 
 
 def of_claim(claim: str) -> list[str]:
@@ -113,7 +114,8 @@ def _names_a_claim(row: str, paper: str) -> bool:
     for claim in ledger(paper):
         if not _names(row, claim):
             continue
-        parts = getattr(checks_of(paper).get(claim), "parts", ())
+        check = checks_of(paper).get(claim)
+        parts = check.parts if isinstance(check, AtLeast) else ()
         if not word or any(word in part for part in parts):
             return True
     return False
@@ -182,7 +184,7 @@ def _at_full_size(verdicts: Sequence[Verdict], testable: Sequence[Verdict]) -> s
 def _reduced(verdicts: Sequence[Verdict], statements: int) -> str:
     """Return what runs in a reduced setting come to: ``In small networks: same order``.
 
-    They decide no numbers. ``statements`` counts the claims of the headline that are none.
+    They decide no numbers. ``statements`` counts the headline's claims that are no numbers.
     """
     orders = [verdict for verdict in verdicts if verdict.status != "measured"]
     of_full_size = all(verdict.scale == "paper" for verdict in verdicts)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from capslib.config import hash_of
 from capslib.lab.decisions import NOT_THE_PAPERS, Decision, confirm, decide
 from capslib.lab.ledger import Claim, number, plural
-from capslib.lab.records import Record
 from capslib.lab.replicates import Run, Runs
 from capslib.lab.samples import (
     Sample,
@@ -50,8 +49,8 @@ FEWEST_SEEDS = 3
 """The fewest replicates that decide a claim about an average."""
 
 
-def judge(claim: Claim, check: AnyCheck | None, records: Iterable[Record] | Runs) -> Verdict:
-    """Judge a claim by records, whose order does not matter.
+def judge(claim: Claim, check: AnyCheck | None, runs: Runs) -> Verdict:
+    """Judge a claim by runs. The order of their records does not matter.
 
     Raises :class:`ValueError` for a check that does not fit the kind of the claim.
     """
@@ -65,7 +64,6 @@ def judge(claim: Claim, check: AnyCheck | None, records: Iterable[Record] | Runs
         return Verdict(claim, "erratum", check.reason)
     if check is None:
         return Verdict(claim, "waiting", "No experiment of the chapter measures this yet.")
-    runs = records if isinstance(records, Runs) else Runs(records)
     return _judge(claim, check, runs, _scale(claim, check, runs))
 
 
@@ -111,17 +109,15 @@ def _seed_counts(claim: Claim, check: AnyCheck, runs: Runs, scale: Scale) -> tup
     return min(counts, default=0), sum(counts)
 
 
-def _judge(
-    claim: Claim, check: Check | AtLeast, runs: Runs, scale: Scale, name: str = ""
-) -> Verdict:
-    """Judge a check, or a part of one by its ``name``, at a scale."""
+def _judge(claim: Claim, check: Check | AtLeast, runs: Runs, scale: Scale) -> Verdict:
+    """Judge a check, or a part of one, at a scale."""
     if isinstance(check, AtLeast):
-        return _judge_parts(claim, check, runs, scale, name)
+        return _judge_parts(claim, check, runs, scale)
     if check.test:
-        return _judge_theorem(claim, check, runs, name)
+        return _judge_theorem(claim, check, runs)
     if claim.kind == "property":
-        return _judge_count(claim, check, runs, name)
-    return _judge_mean(claim, check, runs, "paper" if check.paper_scale_only else scale, name)
+        return _judge_count(claim, check, runs)
+    return _judge_mean(claim, check, runs, "paper" if check.paper_scale_only else scale)
 
 
 def _waiting(verdict: Verdict, reason: str) -> Verdict:
@@ -132,12 +128,11 @@ def _waiting(verdict: Verdict, reason: str) -> Verdict:
 # ---------------------------------------------------------------------- values and comparisons
 
 
-def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale, name: str) -> Verdict:
+def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale) -> Verdict:
     """Judge by the mean over seeds, and its interval."""
-    check = check.at(scale)
-    sample = pick(claim, check, runs, scale)
-    verdict = _open_verdict(claim, sample, scale, name)
-    obstacle = missing(claim, sample, runs, scale)
+    sample = pick(claim, check.at(scale), runs, scale)
+    verdict = _open_verdict(claim, sample, scale)
+    obstacle = missing(claim, check, sample.runs_of_arms, runs, scale)
     if not obstacle and not sample.runs:
         obstacle = "The two arms have no seed in common."
     if obstacle:
@@ -148,13 +143,17 @@ def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale, name: str)
     numbers = sample.replicates(unit.factor)
     verdict = replace(verdict, n=len(numbers), unit=unit.name, ours=average(numbers))
     if check.op != "≈":
-        claimed = f"{check.asked(unit.factor)} for the claim"
-        verdict = replace(verdict, measures=f"{check.label}, {claimed}")
+        verdict = replace(
+            verdict,
+            quantity=sample.check.label,
+            asked=check.asked(unit.factor),
+            is_lead=check.compares_arms,
+        )
     only_measured = verdict.status == "measured"
     obstacle = failures(sample.failed) or unlearned(sample, decides=not only_measured)
     if obstacle:  # a mean of the other seeds would select runs by their outcome
-        listed = () if check.compares_arms else tuple(numbers)
-        return replace(verdict, reason=obstacle, ours=None, listed=listed)
+        by_seed = () if check.compares_arms else tuple(numbers)
+        return replace(verdict, reason=obstacle, ours=None, by_seed=by_seed)
     if len(numbers) < FEWEST_SEEDS and not only_measured:
         obstacle = _too_few(check, len(numbers))
         if check.op == "≈":
@@ -168,14 +167,14 @@ def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale, name: str)
     return _decided(verdict, sample, runs, unit)
 
 
-def _open_verdict(claim: Claim, sample: Sample, scale: Scale, name: str) -> Verdict:
+def _open_verdict(claim: Claim, sample: Sample, scale: Scale) -> Verdict:
     """Return the verdict on these runs before anything is decided.
 
     A value in a reduced setting stands beside the paper's, and is never decided.
     """
     rests_on = verdict_fields(sample.runs)
     # Its setting follows from these fields, and decides its status.
-    verdict = Verdict(claim, "waiting", "", name=name, scale=scale, **rests_on)
+    verdict = Verdict(claim, "waiting", "", scale=scale, **rests_on)
     if verdict.setting == REDUCED and sample.check.op == "≈":
         return replace(verdict, status="measured")
     return replace(verdict, status=WORDS[verdict.setting]["open"])
@@ -198,7 +197,7 @@ def _decided(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit) -> Verdic
         if not confirmation.holds:
             status = WORDS[verdict.setting]["open"]
         reason += confirmation.reason
-        records += confirmation.records
+        records = tuple(dict.fromkeys((*records, *confirmation.records)))
     if isinstance(check.metric, Quantity):
         reason += check.metric.note([r for run in sample.paired for r in run.records])
     return replace(verdict, status=status, reason=f"{reason}.", records=records)
@@ -207,12 +206,12 @@ def _decided(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit) -> Verdic
 # ------------------------------------------------------------------------- theorems and counts
 
 
-def _judge_theorem(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict:
+def _judge_theorem(claim: Claim, check: Check, runs: Runs) -> Verdict:
     """Judge a theorem by its worst record: it must hold at every scale."""
     (select,) = check.selects
     arm = runs.pick(claim.paper, select, "cpu", "paper", single=True)
-    verdict = _open_exact(claim, arm, name)
-    obstacle = missing(claim, Sample(check, (arm,)), runs, verdict.scale)
+    verdict = _open_exact(claim, arm)
+    obstacle = missing(claim, check, (arm,), runs, verdict.scale)
     if obstacle:
         return _waiting(verdict, obstacle)
     obstacle = failures(arm)
@@ -234,22 +233,22 @@ def _judge_theorem(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict
     status = "holds" if holds else "fails"
     verdict = replace(verdict, status=status, reason=reason, ours=worst.value, unit=worst.unit)
     if worst.value == check.bound == 0 and claim.value is not None:
-        # The metric is the deviation from the paper's value: without one, ours is the paper's.
+        # The metric is the distance from the paper's value; at zero, ours is the paper's.
         return replace(verdict, ours=claim.value, unit=claim.unit)
     return verdict
 
 
-def _judge_count(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict:
+def _judge_count(claim: Claim, check: Check, runs: Runs) -> Verdict:
     """Judge a count, such as the parameters of a network that is built and not trained.
 
     Every record at paper scale has to show the paper's count, within the tolerance.
     """
     sample = pick(claim, check, runs, "paper")
     (arm,) = sample.runs_of_arms
-    verdict = _open_exact(claim, arm, name)
+    verdict = _open_exact(claim, arm)
     if not arm:
         return _waiting(verdict, "Nothing has been counted at paper scale yet.")
-    obstacle = missing(claim, sample, runs, "paper")
+    obstacle = missing(claim, check, (arm,), runs, "paper")
     if obstacle:
         return _waiting(verdict, obstacle)
     obstacle = failures(arm)
@@ -266,7 +265,7 @@ def _judge_count(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict:
     return replace(verdict, status=status, reason=reason, ours=farthest, unit=claim.unit)
 
 
-def _open_exact(claim: Claim, arm: Sequence[Run], name: str) -> Verdict:
+def _open_exact(claim: Claim, arm: Sequence[Run]) -> Verdict:
     """Return the verdict on a theorem or a count before anything is decided.
 
     ``n`` counts a configuration and seed once, even where both scales have a record of it.
@@ -276,7 +275,6 @@ def _open_exact(claim: Claim, arm: Sequence[Run], name: str) -> Verdict:
         claim,
         WORDS[EXACT]["open"],
         "",
-        name=name,
         scale="cpu" if at_cpu_scale else "paper",
         n=len({(hash_of(run.records[0].config), run.seed) for run in arm}),
         exact=True,
@@ -287,7 +285,7 @@ def _open_exact(claim: Claim, arm: Sequence[Run], name: str) -> Verdict:
 # ------------------------------------------------------------------- claims of several parts
 
 
-def _judge_parts(claim: Claim, check: AtLeast, runs: Runs, scale: Scale, name: str) -> Verdict:
+def _judge_parts(claim: Claim, check: AtLeast, runs: Runs, scale: Scale) -> Verdict:
     """Judge a claim of several parts by the verdicts on them, all at one scale.
 
     Raises :class:`ValueError` for a number of parts that cannot be had.
@@ -297,11 +295,11 @@ def _judge_parts(claim: Claim, check: AtLeast, runs: Runs, scale: Scale, name: s
         raise ValueError(f"{claim.id}: a check cannot need {needed} of {total} parts.")
     parts = []
     for label, part in check.parts.items():
-        parts.append(_judge(claim, part, runs, scale, label))
-    verdict = _together(claim, parts, name)
+        parts.append(replace(_judge(claim, part, runs, scale), name=label))
+    verdict = _together(claim, parts)
     verdict = replace(verdict, lost=total - number_failing(parts) < needed)
     decision = _decide_parts(verdict, needed)
-    reason = decision.reason
+    reason = f"{decision.reason}."
     for part, clash in check.errata.items():
         reason += f" Left out, since the paper's own numbers contradict it: {part} ({clash})."
     if decision.status == "waiting":
@@ -309,14 +307,14 @@ def _judge_parts(claim: Claim, check: AtLeast, runs: Runs, scale: Scale, name: s
     return replace(verdict, status=decision.status, reason=reason)
 
 
-def _together(claim: Claim, parts: Sequence[Verdict], name: str) -> Verdict:
+def _together(claim: Claim, parts: Sequence[Verdict]) -> Verdict:
     """Return the verdict on a claim of several parts before anything is decided."""
     judged = [part for part in parts if part.scale]
     records: dict[str, None] = {}
     differences: dict[str, None] = {}
     for part in parts:
         records |= dict.fromkeys(part.records)
-        differences |= dict.fromkeys(filter(None, part.derived.split("; ")))
+        differences |= dict.fromkeys(part.derived)
     all_exact = bool(judged) and all(part.exact for part in judged)
     return Verdict(
         claim,
@@ -325,12 +323,11 @@ def _together(claim: Claim, parts: Sequence[Verdict], name: str) -> Verdict:
         n=min((part.n for part in judged), default=0),
         scale="cpu" if any(part.scale == "cpu" for part in judged) else "paper",
         records=tuple(records),
-        derived="; ".join(differences),
+        derived=tuple(differences),
         partial=any(part.partial for part in judged),
         baseline=bool(judged) and all(part.baseline for part in judged),
         exact=claim.kind == "property" or all_exact,
         parts=tuple(parts),
-        name=name,
     )
 
 
@@ -352,21 +349,21 @@ def _decide_parts(verdict: Verdict, needed: int) -> Decision:
     counts = tally(parts)
     reason = f"{counts[0].upper()}{counts[1:]}; the claim needs {needed}"
     if held >= needed:
-        return Decision(words["for"], f"{reason}.")
+        return Decision(words["for"], reason)
     if verdict.lost:
         leaf_verdicts = list(_leaf_verdicts(parts))
         if 2 * number_of(AGAINST, leaf_verdicts) > len(leaf_verdicts):
             status = words["against"]
         else:
             status = "holds in part" if held > len(failing) else "fails in part"
-        return Decision(status, f"{reason}; against it: {first_names(failing)}.")
+        return Decision(status, f"{reason}; against it: {first_names(failing)}")
     if held:
         return Decision(
-            "holds in part", f"{reason}; not decided: {first_names(waiting + undecided)}."
+            "holds in part", f"{reason}; not decided: {first_names(waiting + undecided)}"
         )
     if waiting:
-        return Decision("waiting", f"{reason}; not run: {first_names(waiting)}.")
-    return Decision(words["open"], f"{reason}; undecided: {first_names(undecided)}.")
+        return Decision("waiting", f"{reason}; not run: {first_names(waiting)}")
+    return Decision(words["open"], f"{reason}; undecided: {first_names(undecided)}")
 
 
 def _leaf_verdicts(parts: Iterable[Verdict]) -> Iterator[Verdict]:

@@ -45,7 +45,7 @@ def start_cuda(device: str) -> None:
 def unusable(device: str, reason: str) -> UserError:
     """Return the error for a CUDA device that PyTorch cannot use.
 
-    Of the reason, which PyTorch gives in many lines, it has the first.
+    It quotes the first line of PyTorch's reason.
     """
     first_line = (reason.splitlines() or ["it gives no reason"])[0].rstrip(".")
     return UserError(

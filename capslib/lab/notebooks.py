@@ -136,7 +136,7 @@ def fingerprint(stem: str, settings: Settings) -> str:
 
 
 def mark_of(stem: str) -> dict[str, Any]:
-    """Return what the book's chapter says of its making; nothing if it is not ours."""
+    """Return the mark that an earlier execution left in the book's chapter; empty if none."""
     try:
         return dict(json.loads(target(stem).read_text(encoding="utf-8"))["metadata"]["capslib"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -244,7 +244,7 @@ ROUTINE_LINE = re.compile(r"\s*(ok\b|start\b|at\b|\d)")
 
 
 class TrialLines:
-    """A file that the kernel prints to: shows on standard error how its trials get on.
+    """The file that the kernel prints to. It shows on standard error how trials get on.
 
     It leaves out lines that end in a line break: these are outputs of cells.
     """
@@ -329,7 +329,7 @@ def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
         except PapermillExecutionError as error:
             reason = explain(error, source(stem).read_text(encoding="utf-8"))
         except RuntimeError as error:  # the kernel died
-            reason = f"{error}{stop.where_it_died()}\n"
+            reason = f"{error}{stop.where_it_died()}"
         if stop():
             raise Interrupted(stop.signal)
         if not reason:
@@ -337,7 +337,7 @@ def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
         failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
         write_atomically(failed, executed.read_bytes())
     path = failed.relative_to(project_root())
-    raise UserError(f"{stem}: {reason}The partial notebook: {path}")
+    raise UserError(f"{stem}: {reason}\nThe partial notebook: {path}")
 
 
 def explain(error: PapermillExecutionError, notebook: str) -> str:
@@ -349,7 +349,7 @@ def explain(error: PapermillExecutionError, notebook: str) -> str:
         f"cell {error.cell_index}{line} failed with {error.ename}: {error.evalue}",
         *traceback.splitlines()[-15:],
     ]
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 class NotebookStop(StopRequest):

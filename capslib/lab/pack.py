@@ -103,7 +103,7 @@ def parse_size(text: str) -> int:
     >>> parse_size("1.5M")
     1500000
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMG]?)B?", text.strip(), re.IGNORECASE)
     size = round(float(match[1]) * UNITS[match[2].upper()]) if match else 0
     if size < 1:
         raise UserError(f"{text!r} is no size: write bytes, or such as 500K, 60M, 2G.")
@@ -260,7 +260,10 @@ class Parts(io.RawIOBase):
 
 
 class Unpacked(NamedTuple):
-    """How many records were copied, how many were here already, and checkpoints copied."""
+    """How many records were copied, and how many files of trainings.
+
+    ``present`` counts the records that were here already.
+    """
 
     records: int
     present: int
@@ -271,9 +274,9 @@ def unpack(source: Path, store: Store, *, checkpoints: bool = False) -> Unpacked
     """Copy the sound records of a pack that has run, or of a folder of records, into a store.
 
     ``source`` may be a tar archive of such a folder. A trial that has a record here keeps it,
-    unless that one was interrupted. Damaged files are left out, with a warning. ``checkpoints``
-    copies the trainings, too, which then go on here. Of two checkpoints the one that is further
-    along stays.
+    unless that one is of an interrupted run or a rehearsal. Damaged files are left out, with a
+    warning. ``checkpoints`` copies the trainings, too, which then go on here. Of two
+    checkpoints the one that is further along stays.
 
     Raises UserError where no records are found.
     """
@@ -297,7 +300,7 @@ DAMAGE = (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error)
 
 @contextlib.contextmanager
 def opened(source: Path) -> Iterator[Path]:
-    """Give the folder of records in a pack, a folder, or a tar archive of one."""
+    """Yield the folder of records in a pack, a folder, or a tar archive of one."""
     if not source.is_file():
         yield results_in(source)
         return

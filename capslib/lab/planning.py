@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,7 +85,8 @@ def plan(
     if settings.scheduler or (settings.device.startswith("cuda") and not cuda_devices()):
         devices = None
     elif todo:
-        devices = plan_workers(settings, list(estimates.values()))
+        memory = largest_memory(estimates.values(), settings.device)
+        devices = plan_workers(settings, len(estimates), memory)
     return Plan(len(trials), todo, not_ok, estimates, devices)
 
 
@@ -116,7 +118,7 @@ class Crew(NamedTuple):
         if devices[0] == "cpu":
             return cls(len(devices), 1)
         cards = len(set(devices))
-        return cls(cards, -(-len(devices) // cards))
+        return cls(cards, math.ceil(len(devices) / cards))
 
     @property
     def workers(self) -> int:
@@ -126,7 +128,8 @@ class Crew(NamedTuple):
 
 def expected(plan: Plan) -> Total:
     """Return the time of a plan on its workers, or on one if they are elsewhere."""
-    return total(plan.estimates.values(), *Crew.on(plan.devices))
+    crew = Crew.on(plan.devices)
+    return total(plan.estimates.values(), crew.devices, crew.workers_per_card)
 
 
 def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
@@ -142,13 +145,25 @@ def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
     return devices[: max(1, min(trials, cores))]
 
 
-def plan_workers(settings: Settings, estimates: Sequence[Estimate]) -> list[str]:
+def largest_memory(estimates: Collection[Estimate], device: str) -> int | None:
+    """Return the bytes of the largest trial; None where they are not known.
+
+    On a card one unknown trial is enough: it may be the largest.
+    """
+    known = [estimate.memory for estimate in estimates if estimate.memory is not None]
+    if device != "cpu" and len(known) < len(estimates):
+        return None
+    return max(known, default=None)
+
+
+def plan_workers(settings: Settings, trials: int, memory: int | None) -> list[str]:
     """Return the device of each worker process of this machine: ``cpu``, ``mps`` or ``cuda:N``.
 
-    On CUDA devices as many processes share one as fit by the memory of the largest trial, one
-    where that is not known. On the CPU there is one for every ``settings.threads`` cores, as
-    far as memory allows. At smoke scale starting processes costs more than it gains: one.
-    ``settings.workers`` overrides all of this.
+    On CUDA devices as many processes share one as fit by ``memory``, the bytes of the largest
+    trial; one where that is not known. On the CPU there is one for every ``settings.threads``
+    cores, as far as memory allows. There are never more workers than cores for their threads.
+    At smoke scale starting processes costs more than it gains: one. ``settings.workers``
+    overrides all of this.
     """
     from dask.system import cpu_count
 
@@ -160,15 +175,14 @@ def plan_workers(settings: Settings, estimates: Sequence[Estimate]) -> list[str]
         workers = settings.workers or 1
         return [devices[number % len(devices)] for number in range(workers)]
     free = [free_memory(device) for device in devices]
-    memory = [estimate.memory for estimate in estimates if estimate.memory is not None]
     if kind == "cpu":
         # peak memory there is that of the whole process
-        need = max(memory, default=0) or PROCESS_MEMORY["cpu"]
-    elif len(memory) == len(estimates):
-        need = need_on_card(max(memory))
-    else:
+        need = memory or PROCESS_MEMORY["cpu"]
+    elif memory is None:
         need = max(free)
-    turns = slots(len(estimates), free, need, cpu_count() // settings.threads)
+    else:
+        need = need_on_card(memory)
+    turns = slots(trials, free, need, cpu_count() // settings.threads)
     return [devices[number] for number in turns]
 
 

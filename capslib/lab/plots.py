@@ -10,7 +10,7 @@ import pickle
 import zlib
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,10 @@ NARROW = "capslib_narrow"
 
 
 def routing_color(name: str) -> str:
-    """Return the colour of a routing; of an unknown one, always the same of ``ARM_COLORS``."""
+    """Return the colour of a routing.
+
+    An unknown routing gets a colour of ``ARM_COLORS``, always the same one.
+    """
     number = zlib.crc32(name.encode()) % len(ARM_COLORS)
     return ROUTING_COLORS.get(name, ARM_COLORS[number])
 
@@ -262,26 +265,24 @@ def panels(
 
 
 def dots(
-    rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]],
+    sources: Mapping[str, tuple[Verdict | Sequence[float], str]],
     quantity: str,
     unit: str = "%",
     end: float = 100,
 ) -> Figure:
     """Return a small figure of a quantity for the front page, from 0 to ``end`` in ``unit``.
 
-    A row has a verdict, or our seeds, or only the paper's value; and a colour. Our mean is
-    filled, with its interval, and the paper's value open. A row may lack a value.
+    A row has a verdict or our seeds, and a colour. Our mean is filled, with its interval, and
+    the paper's value open. A row may lack a value.
     """
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(2.6, 0.55 + 0.42 * len(rows)))
-    for y, (name, (source, color)) in enumerate(rows.items()):
-        mean, ends, printed = None, None, None
-        if isinstance(source, float):
-            printed = source
-        elif isinstance(source, Sequence):
+    figure, axes = plt.subplots(figsize=(2.6, 0.55 + 0.42 * len(sources)))
+    for y, (name, (source, color)) in enumerate(sources.items()):
+        if isinstance(source, Sequence):
             mean = fmean(source) if source else None
             ends = interval(source, (0, 100) if unit == "%" else None)
+            printed = None
         else:
             mean, ends, printed = source.ours, source.interval, source.claim.value
         axes.text(0, y - 0.48, name, fontsize=8.5, va="center")
@@ -291,7 +292,8 @@ def dots(
             axes.plot(printed, y, "o", color=INK, fillstyle="none", ms=8, clip_on=False)
         if mean is not None:
             axes.plot(mean, y, "o", color=color, ms=4.5, clip_on=False)
-    axes.set(xlim=(0, end), ylim=(len(rows) - 0.65, -0.8), yticks=[], xticks=[0, end / 2, end])
+    axes.set(xlim=(0, end), ylim=(len(sources) - 0.65, -0.8))
+    axes.set(xticks=[0, end / 2, end], yticks=[])
     axes.set_xticklabels(["0", f"{end / 2:g}", f"{end:g}{unit}"], fontsize=8.5)
     axes.set_xlabel(quantity, fontsize=8.5)
     axes.grid(axis="x")
@@ -299,35 +301,40 @@ def dots(
     return figure
 
 
-def rows(
-    axes: Axes,
-    rows: Mapping[str, tuple[str, float | None, Sequence[float], Sequence[float]]],
-    guessing: float = math.inf,
-) -> None:
-    """Draw a row for each name: colour, the paper's value, our seeds, and their interval.
+class Row(NamedTuple):
+    """A row of a figure: our seeds, the paper's value, and the interval of our mean."""
 
-    The paper's value is open, seeds are small, their mean is large, and the interval, which may
-    be empty, is a band. Where a seed reaches what counts as ``guessing``, there is no mean.
+    color: str
+    seeds: Sequence[float]
+    printed: float | None = None
+    interval: Sequence[float] = ()
+
+
+def rows(axes: Axes, by_name: Mapping[str, Row], guessing: float = math.inf) -> None:
+    """Draw a row for each name.
+
+    The paper's value is open, seeds are small, their mean is large, and the interval is a band.
+    Where a seed reaches what counts as ``guessing``, there is no mean.
     """
-    for y, (color, printed, seeds, ends) in enumerate(rows.values()):
+    for y, row in enumerate(by_name.values()):
+        ends, seeds, color = row.interval, row.seeds, row.color
         axes.plot(ends, [y] * len(ends), color=color, lw=5, alpha=0.3, solid_capstyle="butt")
         axes.plot(seeds, [y] * len(seeds), "o", color=color, ms=3.5, alpha=0.6, mew=0)
         if seeds and max(seeds) < guessing:
             axes.plot(fmean(seeds), y, "o", color=color, ms=5.5)
-        if printed is not None:
-            axes.plot(printed, y, "o", color=color, mfc="none", ms=9)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
+        if row.printed is not None:
+            axes.plot(row.printed, y, "o", color=color, mfc="none", ms=9)
+    axes.set_yticks(range(len(by_name)), by_name)
+    axes.set_ylim(max(len(by_name), 1) - 0.5, -0.5)
     axes.grid(True, axis="both")
 
 
-def errors(axes: Axes, errors: Mapping[str, tuple[str, float | None, Sequence[float]]]) -> None:
-    """Draw the :func:`rows` of test errors (%), without intervals, on a logarithmic scale.
+def errors(axes: Axes, by_name: Mapping[str, Row]) -> None:
+    """Draw the :func:`rows` of test errors (%) on a logarithmic scale.
 
     A network that guesses one of five classes errs in 80 % of the images.
     """
-    without_intervals = {name: (*row, ()) for name, row in errors.items()}
-    rows(axes, without_intervals, guessing=0.95 * 80)
+    rows(axes, by_name, guessing=0.95 * 80)
     axes.axvline(80, color=INK, lw=1, ls=":")
     axes.set(xscale="log", xlim=(1, 100), xlabel="test error (%), logarithmic")
     ticks = [1, 2, 5, 10, 20, 50, 100]

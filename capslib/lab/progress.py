@@ -27,7 +27,7 @@ from rich.text import Text
 
 from capslib import papers
 from capslib.lab.budget import Choice, Cost, Group, Waiting, choose
-from capslib.lab.estimates import UNKNOWN, Estimate, Total, total, total_of, work
+from capslib.lab.estimates import UNKNOWN, Estimate, Total, flops, steps, total, total_of
 from capslib.lab.ledger import plural
 from capslib.lab.planning import Crew, Plan, expected
 from capslib.lab.records import Record
@@ -71,7 +71,7 @@ class RunDisplay(Display):
 
     QUIET = 600.0
 
-    def __init__(self, console: Console):
+    def __init__(self, console: Terminal):
         self.console = console
         self.live = console.is_terminal and not console.is_dumb_terminal
         self.progress = Progress(
@@ -148,7 +148,7 @@ class RunDisplay(Display):
             self.say(f"{record.exit:>5}  {line}  [{self.state()}]")
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
         self.last_line = self.console.get_time()
 
     def state(self) -> str:
@@ -330,7 +330,7 @@ def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) ->
         headlines = sum(group.headlines for group in choice.groups)
         time = total_of(group.time for group in choice.groups)
         yield (
-            f"all: {time.bases.total()} trials decide {plural(decided, 'claim')}, "
+            f"all: {plural(time.bases.total(), 'trial')} to decide {plural(decided, 'claim')}, "
             f"{headlines} of them headline claims, in {time_and_basis(time)}."
         )
     if choice.begun:
@@ -367,9 +367,10 @@ def plan_lines(
         for key in choice.trials:
             remaining.pop(key, None)
     yield from _lines_by_experiment(remaining.values(), plan, crew)
-    works = [work(trial) for trial in plan.todo]
-    steps, flops = sum(w.steps for w in works), sum(w.flops for w in works)
-    counted = f"; {steps} steps, {_digits(flops / 1e12)} TFLOP" if flops else ""
+    step_count, flop_count = sum(map(steps, plan.todo)), sum(map(flops, plan.todo))
+    counted = ""
+    if flop_count:
+        counted = f"; {plural(step_count, 'step')}, {_digits(flop_count / 1e12)} TFLOP"
     yield f"all: {plural(len(plan.todo), 'trial')}, {time_and_basis(expected(plan))}{counted}"
 
 
@@ -379,7 +380,8 @@ def _lines_by_experiment(trials: Iterable[Trial], plan: Plan, crew: Crew) -> Ite
     for trial in trials:
         by_experiment.setdefault((trial.paper, trial.experiment), []).append(trial)
     for members in by_experiment.values():
-        time = total([plan.estimates[trial.key] for trial in members], *crew)
+        estimates = [plan.estimates[trial.key] for trial in members]
+        time = total(estimates, crew.devices, crew.workers_per_card)
         text = f"{label_of(members)}; {basis_of(time)}"
         yield _columns(len(members), crew.workers, time_and_range(time), 0, "", text)
 

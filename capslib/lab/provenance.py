@@ -19,12 +19,18 @@ ROOT = PACKAGE.resolve().parent
 LANDMARKS = ("book/_ext/capsbook/__init__.py", "capslib/__init__.py")
 """Files, as git sorts them, that tell a repository of this project from others."""
 GIT_VARIABLES_KEPT = ("GIT_CONFIG_", "GIT_DISCOVERY_")
-"""How variables of git begin that name no repository; they may hold a safe.directory."""
+"""Prefixes of git's variables that name no repository, and may set safe.directory.
+
+They are kept.
+"""
 
 
 @functools.cache
 def code_hash(entry: str | None = None) -> str:
-    """Return the SHA-256 of the package; with ``entry``, of what this module may import."""
+    """Return the SHA-256 of the package.
+
+    With ``entry``, it is that of the files that the module ``entry`` may import.
+    """
     files = {
         path.relative_to(PACKAGE).as_posix(): path.read_bytes()
         for path in PACKAGE.rglob("*.py")

@@ -63,12 +63,15 @@ RANGES = {
 }
 """The lowest and the highest value of a metric, by its unit.
 
-Those of other units are not known: a count may be one of orders of magnitude.
+Other units have no known range: a count may even be one of orders of magnitude.
 """
 
 
 class Code(Model):
-    """The code that ran. A known revision without changes proves it."""
+    """The code that ran.
+
+    A known revision without uncommitted changes proves which code it was.
+    """
 
     revision: str | None = Field(
         pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$",
@@ -186,7 +189,7 @@ def faults(record: Record) -> Iterator[str]:
 
 
 def _faults_of_series(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Yield which curves do not fit what they are drawn over, and which abscissas fall."""
+    """Yield which curves do not fit their abscissas, and which abscissas do not rise."""
     lengths = {name: len(series[name]) for name in ABSCISSAS if name in series}
     for name, values in series.items():
         is_curve = not name.startswith(NOT_CURVES)

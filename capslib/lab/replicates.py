@@ -15,26 +15,26 @@ FAILED: tuple[Exit, ...] = ("nan", "oom", "error")
 """Ends of a run that failed. An interrupted run is not over yet, so it says nothing."""
 
 
-def one_budget(record: Record) -> int:
-    """Count every record as one of the usual budget."""
-    return 1
-
-
 class Runs:
     """The records that may decide a claim: on real data, at cpu or paper scale.
 
-    ``budget(record)`` is 1 for a scale's own records, 2 for those with twice its epochs, and 0
-    for others, such as those of an earlier revision. A training that stopped early would be the
-    same with twice the epochs, so its record counts as both. ``left_out`` counts the others, by
-    paper and experiment.
+    ``budget(record)`` is 1 for a scale's own records, and 2 for those with twice its epochs. It
+    is 0 for others, such as those of an earlier revision. A training that stopped early would
+    be the same with twice the epochs, so its record counts as both. ``left_out`` counts the
+    others, by paper and experiment.
+
+    ``done`` has the keys of all records, and ``stopped`` those of trainings that stopped early.
     """
 
-    def __init__(
-        self, records: Iterable[Record] = (), budget: Callable[[Record], int] = one_budget
-    ):
+    def __init__(self, records: Iterable[Record], budget: Callable[[Record], int]):
+        self.done: set[str] = set()
+        self.stopped: set[str] = set()
         self.left_out: Counter[tuple[str, str]] = Counter()
         self._arms: dict[tuple, dict[str, Record]] = {}
         for record in records:
+            self.done.add(record.key)
+            if stopped_itself(record):
+                self.stopped.add(record.key)
             if not record.real or record.trial.scale == "smoke":
                 continue
             if record.exit not in ("ok", *FAILED):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -16,13 +17,13 @@ from capslib.lab.store import Damaged, Newer, Store, read_record
 
 
 class Review(NamedTuple):
-    """One line per finding, which starts with the file.
+    """A line for each problem, which starts with the file, and each note with its file.
 
     A problem says how to fix it; a note asks for nothing.
     """
 
     problems: list[str]
-    notes: list[str]
+    notes: list[tuple[str, str]]
 
 
 def review(store: Store, paper: str | None = None) -> Review:
@@ -32,7 +33,7 @@ def review(store: Store, paper: str | None = None) -> Review:
     one record is in memory at a time.
     """
     unreadable, problems, differences, notes = [], [], [], []
-    seen = _Seen({}, {})
+    seen = _Seen()
     for path in store.paths(paper):
         name = str(path.relative_to(store.root))
         try:
@@ -52,16 +53,18 @@ def review(store: Store, paper: str | None = None) -> Review:
             problems += [f"{name}: {text}" for text in store.objections(path, record)]
             problems += [f"{name}: {text}" for text in _problems(record)]
             differences += [f"{name}: {text}" for text in seen.compare(name, record)]
-            notes += [f"{name}: {text}" for text in _notes(record)]
+            notes += [(name, text) for text in _notes(record)]
     strays = _strays(store, paper)
     return Review([*unreadable, *problems, *differences, *strays], notes)
 
 
-def grouped_notes(notes: list[str]) -> list[str]:
-    """Return the notes, those that say the same of several records of an experiment as one."""
-    names_of_notes = {}
-    for note in notes:
-        name, _, text = note.partition(": ")
+def grouped_notes(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each note, and one for what notes say of several records alike.
+
+    ``notes`` are files with what is said of them. Only records of one experiment share a line.
+    """
+    names_of_notes: dict[tuple[PurePosixPath, str], list[str]] = {}
+    for name, text in notes:
         names_of_notes.setdefault((PurePosixPath(name).parent, text), []).append(name)
     lines = []
     for (folder, text), names in names_of_notes.items():
@@ -98,19 +101,20 @@ def _problems(record: Record) -> Iterator[str]:
         )
 
 
-class _First(NamedTuple):
-    """The first file of an arm, and what its other seeds have to share with it."""
+class _ArmFile(NamedTuple):
+    """A file of an arm, and what the files of its other seeds have to share with it."""
 
     name: str
     revision: str | None
     measures: dict[str, tuple[int, str]]
 
 
-class _Seen(NamedTuple):
-    """The files of the trials and arms that were read so far, by key."""
+@dataclass
+class _Seen:
+    """The files of the trials that were read so far, and the first of each arm, by key."""
 
-    trials: dict[str, str]
-    arms: dict[str, _First]
+    trials: dict[str, str] = field(default_factory=dict)
+    arms: dict[str, _ArmFile] = field(default_factory=dict)
 
     def compare(self, name: str, record: Record) -> Iterator[str]:
         """Yield whether a record is the second of its trial, or measured unlike its arm."""
@@ -120,12 +124,12 @@ class _Seen(NamedTuple):
         if record.exit != "ok":
             return
         arm = record.trial.model_copy(update={"seed": 0}).key
-        seed = _First(name, record.code.revision, _measures(record))
-        first = self.arms.setdefault(arm, seed)
-        names = seed.measures.keys() & first.measures.keys()
-        if seed.revision == first.revision:  # other code may measure more
-            names = seed.measures.keys() | first.measures.keys()
-        differences = [n for n in names if seed.measures.get(n) != first.measures.get(n)]
+        here = _ArmFile(name, record.code.revision, _measures(record))
+        first = self.arms.setdefault(arm, here)
+        names = here.measures.keys() & first.measures.keys()
+        if here.revision == first.revision:  # other code may measure more
+            names = here.measures.keys() | first.measures.keys()
+        differences = [n for n in names if here.measures.get(n) != first.measures.get(n)]
         if differences:
             yield (
                 f"not measured like another seed, in {first.name} "

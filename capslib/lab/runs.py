@@ -229,14 +229,17 @@ def _keep(
     arm = experiment.arm(trial.scale, trial.config)
     config = arm.fields()
     config.pop("arm", None)  # a name may change
-    measured["code"] = code_after(experiment, code)
-    measured["key"] = trial.key
-    measured["trial"] = trial
-    measured["config"] = config
-    measured["deviations"] = deviations(trial.paper, trial.experiment, arm)
-    measured["finished"] = datetime.now(UTC)
+    fields = dict(
+        measured,
+        code=code_after(experiment, code),
+        key=trial.key,
+        trial=trial,
+        config=config,
+        deviations=deviations(trial.paper, trial.experiment, arm),
+        finished=datetime.now(UTC),
+    )
     try:
-        record = Record(**vars(outcome), exit=status, message=_unicode(message), **measured)
+        record = Record(**vars(outcome), exit=status, message=_unicode(message), **fields)
     except ValidationError as error:
         is_rehearsal = status == "cut"
         status, message = "error", f"no record can hold what it measured: {reason(error)}"
@@ -244,7 +247,7 @@ def _keep(
         if is_rehearsal:
             status, message = _of_rehearsal(status, message)
         nothing = vars(Outcome(metrics={}))
-        record = Record(**nothing, exit=status, message=message, **measured)
+        record = Record(**nothing, exit=status, message=message, **fields)
     store.put(record)
     if record.exit == "ok":
         store.log(trial).unlink(missing_ok=True)

@@ -94,7 +94,7 @@ def pick(claim: Claim, check: Check, runs: Runs, scale: Scale, budget: int = 1) 
 
 
 def average(numbers: Sequence[float]) -> float | None:
-    """Return the mean; None of nothing."""
+    """Return the mean; None for no numbers."""
     return fmean(numbers) if numbers else None
 
 
@@ -133,25 +133,30 @@ def unit_of(claim: Claim, sample: Sample) -> Unit:
 # --------------------------------------------------------------- why a sample decides nothing
 
 
-def missing(claim: Claim, sample: Sample, runs: Runs, scale: Scale) -> str:
-    """Return why there is nothing to judge by; empty where there is.
+def missing(
+    claim: Claim, check: Check, runs_of_arms: Sequence[list[Run]], runs: Runs, scale: Scale
+) -> str:
+    """Return why there is nothing to judge by at a scale; empty where there is.
 
-    An arm may have no records, or none that hold the metric.
+    An arm may have no records, or none that hold the metric. ``check`` is the one of all
+    scales, for an arm may have records at another scale.
     """
-    check = sample.check
-    for select, arm in zip(check.selects, sample.runs_of_arms, strict=True):
+    for select, arm in zip(check.selects, runs_of_arms, strict=True):
         if not arm:
             return _no_record(claim, check, select, runs, scale)
         if any(run.exit == "ok" and run.read(check.metric) is None for run in arm):
-            return f"Records of {_name(select)} lack the metric {str(check.metric)!r}."
+            name = _name(select.at(scale))
+            return f"Records of {name} lack the metric {str(check.metric)!r}."
     return ""
 
 
 def _no_record(claim: Claim, check: Check, select: Select, runs: Runs, scale: Scale) -> str:
     """Return that an arm has no record, and where it could have one."""
     reason = check.paper_scale_only
-    if len(select.names) > 1 and not reason:
-        return f"No seed has a record of all {len(select.names)} arms of {_name(select)} yet."
+    at_scale = select.at(scale)
+    if len(at_scale.names) > 1 and not reason:
+        count, name = len(at_scale.names), _name(at_scale)
+        return f"No seed has a record of all {count} arms of {name} yet."
     if reason:
         where = f"paper scale; small networks cannot tell: {reason}"
     elif runs.pick(claim.paper, select, "cpu", "paper"):
@@ -222,26 +227,29 @@ def is_whole(data: DataFingerprint) -> bool:
     return data.complete or (data.name in SETS and data.sha256 in SETS[data.name].whole)
 
 
+def is_partial(runs: Iterable[Run]) -> bool:
+    """Return whether a data set of these runs is not the paper's whole one."""
+    records = itertools.chain.from_iterable(run.records for run in runs)
+    return not all(is_whole(data) for record in records for data in record.data)
+
+
 def verdict_fields(runs: Sequence[Run]) -> dict:
     """Return the fields of a verdict that say which records and data it rests on.
 
-    ``records`` has the keys of the records. ``derived`` says how their data differ from the
-    originals, and ``partial`` whether any data set is not the paper's whole one. ``baseline``
-    says that no record trains a capsule network.
+    ``records`` has the keys of the records, each once. ``derived`` says how their data differ
+    from the originals, and ``partial`` is :func:`is_partial`. ``baseline`` says that no record
+    trains a capsule network.
     """
     records = [record for run in runs for record in run.records]
     differences = set()
-    partial = False
     for record in records:
         for data in record.data:
-            if not is_whole(data):
-                partial = True
             if data.deviations or not data.complete:
                 texts = [text.strip().rstrip(".").replace(";", ",") for text in data.deviations]
                 differences.add(f"{data.name}: {', '.join(texts) or 'incomplete'}")
     return {
-        "records": tuple(record.key for record in records),
-        "derived": "; ".join(sorted(differences)),
-        "partial": partial,
+        "records": keys(runs),
+        "derived": tuple(sorted(differences)),
+        "partial": is_partial(runs),
         "baseline": bool(records) and all(r.routing_path == "none" for r in records),
     }

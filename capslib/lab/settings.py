@@ -19,11 +19,11 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from capslib.config import Model
 from capslib.errors import UserError, check_name, unknown
-from capslib.files import folder
+from capslib.files import as_folder
 from capslib.papers.experiment import SCALES, Scale
 
 Folder = Annotated[
-    Path, BeforeValidator(lambda name: str(folder(name)) if isinstance(name, str) else name)
+    Path, BeforeValidator(lambda name: str(as_folder(name)) if isinstance(name, str) else name)
 ]
 
 
@@ -65,7 +65,11 @@ class Settings(Model):
         None, description="prepared data sets; default: $CAPSLIB_DATA, else the user's cache"
     )
     results_dir: Folder | None = Field(
-        None, description="records; default: $CAPSLIB_RESULTS, else results/ of the book"
+        None,
+        description=(
+            "records; default: $CAPSLIB_RESULTS, else results/ of the book; "
+            "at smoke scale a folder in _build"
+        ),
     )
 
     @field_validator("scheduler")
@@ -106,7 +110,7 @@ class Settings(Model):
 def check_device(device: str, *, here: bool = True) -> None:
     """Raise UserError for a device that nobody has, or, with ``here``, that this machine lacks.
 
-    Asks the driver, and reads a file of torch: both are faster than torch.
+    Asks the driver, and reads a file of torch: both are faster than importing torch.
     """
     match = re.fullmatch(r"(cpu|mps|cuda)|cuda:([0-9]{1,4})", device)
     if match is None and "gpu" in device.lower():

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from typing import Any, Self
 
-from capslib.errors import Interrupted
-
 AT_CHECKPOINT = "running trials write a checkpoint first"
 
 
@@ -34,7 +32,7 @@ class StopRequest:
 
     def __call__(self) -> bool:
         if self.signal is not None:
-            self._say_once(f"Stopping: {AT_CHECKPOINT}. Once more, and they stop without.")
+            self._say_once(f"Stopping: {AT_CHECKPOINT}. A second signal stops them at once.")
             return True
         if time.monotonic() >= self.deadline:
             self._say_once(f"The time is nearly over: {AT_CHECKPOINT}.")
@@ -53,9 +51,7 @@ class StopRequest:
                 self.handlers[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(self, _: object, error: object, __: object) -> None:
-        if isinstance(error, Interrupted):
-            error.signal = self.signal or error.signal
+    def __exit__(self, *_: object) -> None:
         self._restore()
 
     def _note(self, number: int, _: object) -> None:

@@ -21,8 +21,8 @@ def interval(values: Iterable[float], bounds: Bounds | None = None) -> Interval 
     t, ten and more that of a BCa bootstrap with a fixed seed. The order of the values does not
     matter.
 
-    ``bounds`` are limits that the mean cannot leave; those that a value has left count for
-    nothing. Inside them the t interval is that of the logit of the mean, taken back (Korn and
+    ``bounds`` are limits that the mean cannot leave; bounds that some value lies outside are
+    ignored. Inside them the t interval is that of the logit of the mean, taken back (Korn and
     Graubard 1998): with x the mean and s its standard error on the scale from 0 to 1, logit(x)
     ± t·s/(x(1 − x)). It cannot leave the bounds, and far from them it is the plain one. A
     bootstrapped mean never leaves them.

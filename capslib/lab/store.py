@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from capslib import papers
 from capslib.data.registry import SETS
 from capslib.errors import UserError, notify
-from capslib.files import check_writable, folder, set_aside, write_atomically
+from capslib.files import as_folder, check_writable, set_aside, write_atomically
 from capslib.lab.records import UNFINISHED, Record, faults, key_count
 from capslib.papers.experiment import Trial
 
@@ -122,13 +122,13 @@ def _remembered(path: Path, *state: int) -> Record:
 class Store:
     """A folder of records, ``ROOT/PAPER/EXPERIMENT/KEY.json``.
 
-    Reading changes no file. Only :meth:`put` and :meth:`repair` set a damaged record aside.
+    Reading changes no file. Only writing and repair set a damaged record aside.
     ``remember`` keeps what was read in memory, for whoever looks several times.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, remember: bool = True):
         name = os.environ.get("CAPSLIB_RESULTS") if root is None else root
-        self.root = folder(project_root() / "results" if name is None else name)
+        self.root = as_folder(project_root() / "results" if name is None else name)
         self.remember = remember
         self.is_default = name is None
         if self.is_default and book_above() is None:
@@ -192,7 +192,10 @@ class Store:
         return self._read(self.path(trial))
 
     def ended(self, trial: Trial) -> Record | None:
-        """Return the record of a trial that ended, well or not; None of an interrupted one."""
+        """Return the record of a trial that ended, well or not.
+
+        Return None of one that still has to run.
+        """
         record = self.get(trial)
         return None if record is None or record.exit in UNFINISHED else record
 
@@ -253,8 +256,8 @@ class Store:
     ) -> Iterator[tuple[Path, Record]]:
         """Yield the files of all records that are used, in a fixed order, with these records.
 
-        ``cut`` adds rehearsals. Warns of each file that it leaves out: one that is damaged,
-        unreadable or of a newer capslib, or one with :meth:`objections`.
+        ``cut`` adds rehearsals. Warns of each other file that it leaves out: one that is
+        damaged, unreadable or of a newer capslib, or one with :meth:`objections`.
         """
         for path in self.paths(paper):
             try:
@@ -273,10 +276,10 @@ class Store:
     def objections(self, path: Path, record: Record) -> Iterator[str]:
         """Yield why the sound file at ``path`` counts for nothing, and what to do about it.
 
-        The record contradicts itself, lies in another folder than its trial names, cannot have
-        seen the data that it names, is of an experiment or a revision that this code lacks, or
-        was edited. A record of an earlier revision counts for no claim, and nothing objects to
-        it.
+        The record contradicts itself, lies in another folder than its trial names, or cannot
+        have seen the data that it names. Or it was edited, or is of an experiment or a revision
+        that this code lacks. A record of an earlier revision counts for no claim, and nothing
+        objects to its configuration.
         """
         trial = record.trial
         if path.parent != self.path(trial).parent:
@@ -296,14 +299,15 @@ class Store:
                 f"of revision {trial.revision}, but the experiment is at {revision}: "
                 "add the newer experiment"
             )
+        if trial.revision != revision:
+            return  # its fields and their defaults may have been others
         try:
             fields = papers.fields(trial)
         except ValidationError as error:
-            if trial.revision == revision:
-                yield (
-                    f"not a configuration of {trial.experiment} ({reason(error)}): "
-                    "raise its revision, or delete the file and run its trial again"
-                )
+            yield (
+                f"not a configuration of {trial.experiment} ({reason(error)}): "
+                "raise its revision, or delete the file and run its trial again"
+            )
             return
         changed = [
             name for name, value in record.config.items() if value != fields.get(name, value)

@@ -12,6 +12,7 @@ from capslib.lab import frames
 from capslib.lab.ledger import listed, plural
 from capslib.lab.records import Record
 from capslib.lab.statistics import Standing, compared, leaders
+from capslib.papers.check import Measured
 from capslib.papers.experiment import Scale
 from capslib.papers.which_routing import EXPERIMENTS
 from capslib.papers.which_routing.comparison import (
@@ -21,7 +22,6 @@ from capslib.papers.which_routing.comparison import (
     REFERENCE,
     UNIFORM,
     Budget,
-    Run,
     chosen_rates,
     name_of,
     networks,
@@ -50,7 +50,10 @@ LABELS = {
     UNIFORM: "no routing",
     CNN: "CNN",
 }
-"""What the page calls the networks. A routing that is missing here has its registered name."""
+"""What the page calls the networks.
+
+A routing that is missing here has its registered name, with blanks.
+"""
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "smallnorb": "smallNORB"}
 """What the page calls the data sets."""
 QUESTIONS = {
@@ -121,7 +124,7 @@ class Study:
                 complete.update(by_network)
         return [name for name in networks() if name in complete]
 
-    def runs(self, data: str, metric: str) -> dict[str, list[Run]]:
+    def runs(self, data: str, metric: str) -> dict[str, list[Measured]]:
         """Return each network's runs, by seed, of the experiment that measures a metric."""
         experiment = "viewpoints" if metric in OF_VIEWPOINTS else "comparison"
         return self._chosen[experiment, budget_of(metric)].get(data, {})
@@ -219,22 +222,26 @@ class Study:
 
         best = max(tallies, key=merit)
         if self.finished == self.expected:
-            scope, nobody = "In small CapsNets", "no routing"
+            scope, subject = "In small CapsNets", "no routing"
         else:
             sets = listed([title(data) for data in self.data_sets])
             routings = plural(len(tallies), "routing")
-            scope, nobody = f"So far, of {routings} in small CapsNets on {sets}", "none"
+            scope, subject = f"So far, of {routings} in small CapsNets on {sets}", "none"
         if merit(best)[0] > 0:
             sentences = f"{scope}, take {label(best)}: against no routing it {tallies[best]}."
         else:
-            total = Tally(*map(sum, zip(*tallies.values(), strict=True)))
+            wins = sum(tally.better for tally in tallies.values())
+            losses = sum(tally.worse for tally in tallies.values())
+            comparisons = sum(map(sum, tallies.values()))
+            # a 95 % interval lies wholly above zero by chance once in forty
+            by_chance = comparisons / 40
             reason = (
                 "So begin with one iteration, which routes nothing. "
-                f"In {plural(sum(total), 'comparison')} with it, routings win {total.better} "
-                f"and lose {total.worse}; "
-                f"chance alone gives about {sum(total) / 40:.0f} of each."
+                f"In {plural(comparisons, 'comparison')} with it, routings win {wins} "
+                f"and lose {losses}; "
+                f"chance alone gives about {by_chance:.0f} of each."
             )
-            sentences = f"{scope}, {nobody} is shown to help. {reason}"
+            sentences = f"{scope}, {subject} is shown to help. {reason}"
         if cnn:
             sentences += f" A CNN of the same size {cnn}."
         return sentences
@@ -251,8 +258,8 @@ class Study:
 
 
 def chosen_runs(
-    records: Iterable[Run], budget: Budget, seeds: Sequence[int] = (0, 1, 2)
-) -> dict[str, dict[str, list[Run]]]:
+    records: Iterable[Measured], budget: Budget, seeds: Sequence[int]
+) -> dict[str, dict[str, list[Measured]]]:
     """Return the runs with the chosen learning rate, by data set and network.
 
     Runs are in the order of their seeds; data sets and networks in that of the study. A network
@@ -260,12 +267,12 @@ def chosen_runs(
     """
     records = list(records)
     rates = chosen_rates(records, budget, seeds)
-    runs: dict[tuple[str, str], dict[int, Run]] = {}
+    runs: dict[tuple[str, str], dict[int, Measured]] = {}
     for record in records:
         network_on_data = record.config["data"], name_of(record.config)
         if record.config["learning_rate"] == rates.get(network_on_data):
             runs.setdefault(network_on_data, {})[record.trial.seed] = record
-    chosen: dict[str, dict[str, list[Run]]] = {}
+    chosen: dict[str, dict[str, list[Measured]]] = {}
     for data in dict.fromkeys([*DATA, *(data for data, _ in rates)]):
         for network in networks():
             if (data, network) in rates:
@@ -279,13 +286,13 @@ def budget_of(metric: str) -> Budget:
     return "seconds" if metric.endswith("_at_seconds") else "steps"
 
 
-def have_trained(runs: Iterable[Run], budget: Budget) -> bool:
+def have_trained(runs: Iterable[Measured], budget: Budget) -> bool:
     """Return whether all of these networks have learned their training images."""
     metric = f"trained_at_{budget}"
     return all(metric in run.metrics and run.metrics[metric].value == 1 for run in runs)
 
 
-def values(runs: Iterable[Run], metric: str) -> list[float]:
+def values(runs: Iterable[Measured], metric: str) -> list[float]:
     """Return a metric of runs, a fraction in percent. A run without it is left out."""
     numbers = []
     for run in runs:
@@ -316,7 +323,7 @@ def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def label(network: str) -> str:
-    """Return what the page calls a network."""
+    """Return what the page calls a network, by default its registered name, with blanks."""
     return LABELS.get(network, network.replace("_", " "))
 
 

@@ -77,9 +77,9 @@ class Verdict:
 
     ``ours`` is our value in ``unit``: the mean of a ``value`` claim, what ``measures`` says for
     a comparison (percentages in points; a lead is that of the side that the claim puts first),
-    and the worst record for a property. ``interval`` is its 95 % interval. Where a network did
-    not learn, ``listed`` has the values seed by seed instead of a mean. ``n`` counts
-    replicates: seeds, or the runs of a property. ``reason`` explains the status in one
+    and the worst record for a property. ``interval`` is its 95 % interval. Where a run failed
+    or a network did not learn, ``by_seed`` has the values seed by seed instead of a mean. ``n``
+    counts replicates: seeds, or the runs of a property. ``reason`` explains the status in one
     sentence.
 
     ``records`` holds the keys of the records used, and ``shares`` the other claims that use
@@ -96,14 +96,16 @@ class Verdict:
     reason: str
     ours: float | None = None
     interval: tuple[float, float] | None = None
-    measures: str = ""
-    listed: tuple[float, ...] = ()
+    quantity: str = ""  # what `ours` is: "lead in accuracy (a − b)"
+    asked: str = ""  # where its interval has to lie: "above 0.05"
+    is_lead: bool = False  # whether `ours` is a difference of arms
+    by_seed: tuple[float, ...] = ()
     unit: str = ""
     n: int = 0
     scale: Scale | None = None
     records: tuple[str, ...] = ()
     shares: tuple[str, ...] = ()
-    derived: str = ""
+    derived: tuple[str, ...] = ()
     partial: bool = False
     baseline: bool = False
     exact: bool = False
@@ -135,6 +137,11 @@ class Verdict:
         if self.scale != "paper" or self.partial:
             return REDUCED
         return BASELINES if self.baseline else CAPSULES
+
+    @property
+    def measures(self) -> str:
+        """What ``ours`` is, and where it has to lie; empty for a value or a theorem."""
+        return f"{self.quantity}, {self.asked} for the claim" if self.asked else ""
 
     @property
     def word(self) -> str:

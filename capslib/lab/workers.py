@@ -368,7 +368,7 @@ def connect(address: str) -> Iterator[Client]:
         client = Client(address, timeout=SCHEDULER_TIMEOUT)
     except Exception as error:  # which one depends on what answers there
         raise UserError(f"No dask scheduler answers at {address}: {error}") from None
-    with silence_logging_cmgr(logging.CRITICAL), client:  # that it goes away is ours to tell
+    with silence_logging_cmgr(logging.CRITICAL), client:  # we say ourselves when it goes away
         check_workers(client)
         yield client
 
@@ -417,7 +417,7 @@ def start_workers(devices: Sequence[str], threads: int) -> Iterator[Client]:
     from distributed import Client, Nanny, Scheduler, SpecCluster
 
     local = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"}
-    # Memory is planned, and errors of a trial are told, by us.
+    # We plan memory, and report errors of trials, ourselves.
     options = {"nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL, **local}
     workers: dict[int, dict[str, Any]] = {}
     for number, device in enumerate(devices):
