@@ -31,9 +31,18 @@ if TYPE_CHECKING:
     Case = LayerCase | RoutingCase | StepCase
 
 COLUMNS = (
-    *("kind", "name", "path", "milliseconds", "peak_mib", "faster"),
-    *("agrees", "difference"),
-    *("times_limit", "bound_by", "gflop", "gigabytes"),
+    "kind",
+    "name",
+    "path",
+    "milliseconds",
+    "peak_mib",
+    "faster",
+    "agrees",
+    "difference",
+    "times_limit",
+    "bound_by",
+    "gflop",
+    "gigabytes",
 )
 RESULTS = Path(__file__).parent / "results"
 LEAST_STEPS, MOST_STEPS = 2, 20
@@ -62,12 +71,19 @@ def main() -> None:
     parser.add_argument(
         "--measure", nargs=3, metavar=("KIND", "NUMBER", "PATH"), help=argparse.SUPPRESS
     )
+    parser.add_argument("--rates", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+
+    import torch
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.rates:
+        print(json.dumps(machine_rates(options.device)))
+        return
     if options.measure:
         kind, number, path = options.measure
-        cost = measure(
-            kind, int(number), path, options.device, options.threads, public=options.public
-        )
+        cost = measure(kind, int(number), path, options.device, public=options.public)
         print(json.dumps(cost))
         return
 
@@ -82,14 +98,14 @@ def main() -> None:
     names = [case.name for cases in CASES.values() for case in cases]
     if not any(is_called(case, options.only) for cases in CASES.values() for case in cases):
         parser.error(f"no case or routing is called {options.only!r}: {', '.join(names)}")
-    rates = _in_a_process("rates", 0, "-", options)
+    rates = _in_a_process(options, "--rates")
     rows = []
     for kind, cases in CASES.items():
         for number, case in enumerate(cases):
             if is_called(case, options.only):
                 paths = paths_of(kind, case, cloned)
                 rows += _measure_paths(kind, number, case, paths, options)
-    for name, rate in _in_a_process("rates", 0, "-", options).items():
+    for name, rate in _in_a_process(options, "--rates").items():
         rates[name] = max(rate, rates[name])
     add_limits(rows, {layer.name: layer for layer in LAYERS}, rates)
     print(
@@ -135,7 +151,7 @@ def _measure_paths(
     rows = []
     first = None
     for path in paths:
-        cost = _in_a_process(kind, number, path, options)
+        cost = _in_a_process(options, "--measure", kind, str(number), path)
         first = first or cost
         row = {
             "kind": kind,
@@ -168,52 +184,42 @@ def add_limits(
         layer = layers.get(row["name"])
         if row["kind"] != "layer" or layer.routing not in TEXTBOOK:
             continue
-        seconds, bound = limit(layer.flops, layer.bytes, rates)
+        seconds, bound = limit(
+            layer.flops,
+            layer.bytes,
+            flops_per_second=rates["vector_flops_per_second"],
+            bytes_per_second=rates["bytes_per_second"],
+        )
         row["times_limit"] = round(row["milliseconds"] / 1e3 / seconds, 1)
         row["bound_by"] = bound
         row["gflop"] = round(layer.flops / 1e9, 3)
         row["gigabytes"] = round(layer.bytes / 1e9, 4)
 
 
-def _in_a_process(
-    kind: str, number: int, path: str, options: argparse.Namespace
-) -> dict[str, float]:
-    """Return what :func:`measure` measures in a new process."""
-    command = [sys.executable, "-m", "benchmarks", "--device", options.device]
-    command += ["--measure", kind, str(number), path]
+def _in_a_process(options: argparse.Namespace, *measurement: str) -> dict[str, float]:
+    """Return what a new process measures, which gets these arguments."""
+    command = [sys.executable, "-m", "benchmarks", "--device", options.device, *measurement]
     if options.threads:
         command += ["--threads", str(options.threads)]
     if options.public:
         command += ["--public", str(options.public)]
     process = subprocess.run(command, capture_output=True, encoding="utf-8")
     if process.returncode:
-        raise SystemExit(f"{kind} {number} on the path {path} failed:\n{process.stderr}")
+        raise SystemExit(f"{' '.join(measurement)} failed:\n{process.stderr}")
     return json.loads(process.stdout.splitlines()[-1])
 
 
 def measure(
-    kind: str,
-    number: int,
-    path: str,
-    device: str,
-    threads: int | None,
-    *,
-    public: Path | None = None,
+    kind: str, number: int, path: str, device: str, *, public: Path | None = None
 ) -> dict[str, float | str | None]:
-    """Return the seconds and peak bytes of one case, or the rates of the machine.
+    """Return the seconds and peak bytes of the case of this kind and number.
 
-    ``kind`` is one of the cases', or ``rates``. A ``path`` can be a repository with a clone in
-    the folder ``public``; then its ``Agreement`` with capslib is there, too. Bytes that cannot
-    be measured are None.
+    A ``path`` can be a repository with a clone in the folder ``public``; then its
+    ``Agreement`` with capslib is there, too. Bytes that cannot be measured are None.
     """
-    import torch
-
     from benchmarks.cases import CASES
     from benchmarks.public import agreement, prepare
 
-    torch.set_num_threads(threads or torch.get_num_threads())
-    if kind == "rates":
-        return _rates(device)
     case = CASES[kind][number]
     is_public = path not in case.paths
     step = prepare(path, case, public, device) if is_public else case.prepare(path, device)
@@ -268,7 +274,7 @@ def _peak(step: Callable[[], object], device: str) -> int | None:
     return memory.bytes - base
 
 
-def _rates(device: str) -> dict[str, float]:
+def machine_rates(device: str) -> dict[str, float]:
     """Return the machine's rates: bytes moved by a copy, and operations in float32.
 
     Operations are those of vectors and of a matrix product. The vector rate is that of a
@@ -316,7 +322,7 @@ def _write(
     """Write the table of this machine, and return its path."""
     import torch
 
-    machine = machine_name(options.device, options.threads or torch.get_num_threads())
+    machine = machine_name(options.device, torch.get_num_threads())
     measured_rates = {
         "copy_gb_per_second": round(rates["bytes_per_second"] / 1e9, 1),
         "vector_gflop_per_second": round(rates["vector_flops_per_second"] / 1e9),

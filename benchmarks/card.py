@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.__main__ import machine_name, measure, write_table
+from benchmarks.__main__ import machine_name, machine_rates, write_table
 from benchmarks.cases import limit
 from capslib import papers
 from capslib.lab.counting import compilable, count_step
@@ -30,23 +31,33 @@ from capslib.registry import ROUTINGS
 from capslib.routing import make_routing, use_path
 from capslib.training import Context, Examples, fit
 
+
+class MainNetwork(NamedTuple):
+    """A network that decides headlines, at its paper's own size."""
+
+    paper: str
+    experiment: str
+    arm: str
+
+
 MAIN_NETWORKS = {
-    "em_routing, small": ("em_routing", "test_error", "small/iterations_3"),
-    "em_routing, main": ("em_routing", "test_error", "main"),
-    "negation_limitation, RBA, 5 layers": (
-        *("negation_limitation", "depth", "mnist/dynamic/5/bias"),
+    "em_routing, small": MainNetwork("em_routing", "test_error", "small/iterations_3"),
+    "em_routing, main": MainNetwork("em_routing", "test_error", "main"),
+    "negation_limitation, RBA, 5 layers": MainNetwork(
+        "negation_limitation", "depth", "mnist/dynamic/5/bias"
     ),
-    "negation_limitation, EM, 9 layers": (
-        *("negation_limitation", "depth", "mnist/em_vector/9/bias"),
+    "negation_limitation, EM, 9 layers": MainNetwork(
+        "negation_limitation", "depth", "mnist/em_vector/9/bias"
     ),
-    "sparse_unsupervised, sparse": ("sparse_unsupervised", "encodings", "sparse"),
-    "learned_routing, LSTM": ("learned_routing", "errors", "smallnorb/connectionist"),
-    "learned_routing, kernel": ("learned_routing", "errors", "smallnorb/similarity"),
-    "inequality_anomaly": (
-        *("inequality_anomaly", "detection", "mnist/outliers/0.1_percent/kind_0"),
+    "sparse_unsupervised, sparse": MainNetwork("sparse_unsupervised", "encodings", "sparse"),
+    "learned_routing, LSTM": MainNetwork(
+        "learned_routing", "errors", "smallnorb/connectionist"
+    ),
+    "learned_routing, kernel": MainNetwork("learned_routing", "errors", "smallnorb/similarity"),
+    "inequality_anomaly": MainNetwork(
+        "inequality_anomaly", "detection", "mnist/outliers/0.1_percent/kind_0"
     ),
 }
-"""Paper, experiment and arm of the networks that decide headlines, at the papers' own size."""
 TOGETHER = (1, 4, 8)
 """How many trainings run at once."""
 EPOCH_STEPS = 10
@@ -88,7 +99,8 @@ def main() -> None:
     for row in measurements(names, options.together, options.device, end):
         print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
         rows.append(row)
-    folder = options.out if options.out or options.only else CARDS
+    is_whole = not options.only and tuple(options.together) == TOGETHER
+    folder = options.out or (CARDS if is_whole else None)
     if folder is not None:
         machine = machine_name(options.device, torch.get_num_threads())
         print(f"written to {write_table(rows, COLUMNS, machine, folder)}")
@@ -105,7 +117,7 @@ def measurements(
             error = disagreement(routing, path, device)
             if error is not None:
                 yield {"kind": "routing", "name": f"{routing}, {path}", "error": error}
-    rates = measure("rates", 0, "-", device, None)
+    rates = machine_rates(device)
     for count in together:
         for name in names:
             if time.monotonic() > end:
@@ -131,8 +143,9 @@ def disagreement(routing: str, path: str, device: str) -> float | None:
     tensors = routed(module, device, torch.float32)
     errors = []
     for ours, theirs in zip(tensors, expected, strict=True):
-        errors.append(float((ours - theirs).abs().max() / theirs.abs().max()))
-    return float(f"{max(errors):.1e}")
+        errors.append((ours - theirs).abs().max() / theirs.abs().max())
+    worst = torch.stack(errors).max().item()  # NaN if one of them is
+    return float(f"{worst:.1e}")
 
 
 def routed(module: nn.Module, device: str, dtype: torch.dtype) -> list[Tensor]:
@@ -153,8 +166,9 @@ def routed(module: nn.Module, device: str, dtype: torch.dtype) -> list[Tensor]:
 
 def recipe_of(name: str) -> BaseRecipe:
     """Return what a main network is trained with."""
-    paper, experiment, arm = MAIN_NETWORKS[name]
-    return papers.experiments(paper)[experiment].at("paper")[arm].recipe
+    network = MAIN_NETWORKS[name]
+    experiment = papers.experiments(network.paper)[network.experiment]
+    return experiment.at("paper")[network.arm].recipe
 
 
 def steps(name: str, count: int, device: str, rates: dict[str, float]) -> Row:
@@ -178,8 +192,12 @@ def steps(name: str, count: int, device: str, rates: dict[str, float]) -> Row:
     costs = [json.loads(output.splitlines()[-1]) for output in outputs]
     seconds = median(cost["seconds"] for cost in costs)
     counted = count_step(recipe_of(name))
-    wide = {**rates, "vector_flops_per_second": rates["matrix_flops_per_second"]}
-    least, bound = limit(counted["flops"], counted["product_bytes"], wide)
+    least, bound = limit(
+        counted["flops"],
+        counted["product_bytes"],
+        flops_per_second=rates["matrix_flops_per_second"],
+        bytes_per_second=rates["bytes_per_second"],
+    )
     return {
         "together": count,
         "milliseconds": round(1e3 * seconds, 2),

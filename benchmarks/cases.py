@@ -124,13 +124,12 @@ class Arithmetic(TorchDispatchMode):
         return result
 
 
-def limit(flops: float, moved: float, rates: dict[str, float]) -> tuple[float, str]:
-    """Return the least seconds for these operations and bytes, and what sets them (roofline).
-
-    ``rates`` holds ``vector_flops_per_second`` and ``bytes_per_second``.
-    """
-    arithmetic = flops / rates["vector_flops_per_second"]
-    memory = moved / rates["bytes_per_second"]
+def limit(
+    flops: float, moved: float, *, flops_per_second: float, bytes_per_second: float
+) -> tuple[float, str]:
+    """Return the least seconds for operations and bytes, and what sets them (roofline)."""
+    arithmetic = flops / flops_per_second
+    memory = moved / bytes_per_second
     if arithmetic > memory:
         return arithmetic, "arithmetic"
     return memory, "memory"

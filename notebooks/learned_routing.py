@@ -45,7 +45,7 @@ results_dir = None
 # %% tags=["remove-cell"]
 from capslib.lab.batch import Session
 
-# Before anything is drawn: this cell answers for a parameter that is wrong.
+# Check the parameters before the first figure: a wrong one stops the run here.
 session = Session.start(
     scale=scale,
     device=device,
@@ -298,6 +298,10 @@ chapter.table("LR-W-3", names=names)
 # :test: tests/routing/test_consensus.py::test_every_start_is_what_the_plain_loops_say
 # ```
 #
+# ```{live-source} capslib.routing.consensus.mixture_of_gaussians
+# :test: tests/routing/test_consensus.py::test_every_start_is_what_the_plain_loops_say
+# ```
+#
 # Two earlier objectives are similar. Li et al. {cite:p}`li2008` use distances and one entropy. Wang and Liu
 # {cite:p}`wang2018` use inner products, one divergence, and couplings that sum to one over the parents. Faria uses a kernel, a second divergence, and couplings that sum to one over the children.
 #
@@ -392,7 +396,7 @@ class SmallConsensusCapsNet(torch.nn.Module):
 
 # %%
 STEPS = 120
-digits = load("digits", "train", data_dir=session.settings.data_dir)
+digits = load("digits", "train")
 images = torch.tensor(digits.images[:640]).float() / 255
 images = torch.nn.functional.interpolate(images, size=17)
 labels = torch.tensor(digits.labels[:640])
@@ -513,7 +517,7 @@ for axis, data in zip(axes[0], sets, strict=True):
         color = plots.routing_color(routing)
         seeds = frames.values(networks, "test_error")
         ends = interval(seeds, (0, 100)) or ()
-        rows[label] = (color, printed_error(data, routing), seeds, ends)
+        rows[label] = plots.Row(color, seeds, printed_error(data, routing), ends)
     plots.rows(axis, rows)
     axis.set_title(shown.SETS.get(data, data))
     axis.set_xlabel("test error (%)")
@@ -592,7 +596,7 @@ for axis, (order, title) in zip(axes, ORDERS.items(), strict=True):
         for layer, layer_name in LAYER_NAMES.items():
             ratios = weight_ratios(order, layer, routing)
             color = plots.routing_color(routing)
-            rows[f"{name}, {layer_name}"] = (color, None, ratios, ())
+            rows[f"{name}, {layer_name}"] = plots.Row(color, ratios)
     plots.rows(axis, rows, guessing=0)
     axis.axvline(1, color=INK, ls=":", lw=1)
     axis.set_title(title)
@@ -633,7 +637,7 @@ frames.deviations(error_records).pipe(frames.styled)
 # %% tags=["remove-input"]
 on_mnist = {}
 for size in ("cpu", "paper"):
-    on_mnist[f"{size}, MNIST"] = EXPERIMENTS["errors"].at(size)["mnist/connectionist"]
+    on_mnist[size, "MNIST"] = EXPERIMENTS["errors"].at(size)["mnist/connectionist"]
 hidden = ("learning_rate", "network", "downsample")
 settings = frames.configuration(EXPERIMENTS["errors"], hidden, on_mnist, shown=MNIST)
 frames.styled(settings)
@@ -656,7 +660,9 @@ def dense_share(weight: float, over: str) -> float:
     axis = {"children": -1, "parents": -2}[over]
     mu = votes.mean(dim=0)[0]
     for _ in range(10):
-        k = kernel(votes.permute(2, 1, 0), mu[:, None], mixture, width)  # [parents, children]
+        k = kernel(
+            votes.permute(2, 1, 0), mu[:, None], mixture, width
+        )  # [parents, children]
         logits = closed_form(k, prior, *weights)
         coupling = logits.softmax(dim=axis)[0]
         mu = coupling @ votes[:, 0] / coupling.sum()
@@ -735,8 +741,7 @@ for axis, (data, routing) in zip(axes.flat, panels, strict=True):
     rows = {}
     for (*arm, change), (_, points) in changes.items():
         if arm == [data, NAMES[routing]] and change != shown.UNCHANGED:
-            ends = interval(points) or ()
-            rows[change] = (color, None, points, ends)
+            rows[change] = plots.Row(color, points, interval=interval(points) or ())
     axis.axvline(0, color=color, lw=1.4)
     plots.rows(axis, rows)
     axis.set_title(f"{NAMES[routing]}, {data}")
@@ -827,7 +832,7 @@ chapter.table("LR-X-params", names=names)
 #
 # ```shell
 # capslib data fetch mnist smallnorb
-# capslib run learned_routing --scale cpu --experiment pilot --seeds 1
+# capslib run learned_routing --scale cpu --experiment pilot
 # capslib run learned_routing --scale cpu --experiment errors --experiment variants
 # capslib run learned_routing --scale paper --device cuda
 # ```

@@ -45,7 +45,7 @@ results_dir = None
 # %% tags=["remove-cell"]
 from capslib.lab.batch import Session
 
-# Before anything is drawn: this cell answers for a parameter that is wrong.
+# Check the parameters before the first figure: a wrong one stops the run here.
 session = Session.start(
     scale=scale,
     device=device,
@@ -98,7 +98,6 @@ from IPython.display import display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
-from capslib.lab.ledger import ledger
 from capslib.layers import PrimaryCapsules, squash
 from capslib.losses import margin_loss
 from capslib.networks.negation_limitation import CapsuleStack, DeepCapsNet, SignNetwork
@@ -115,7 +114,6 @@ from capslib.training import seeded
 
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
-claimed = ledger(STEM)
 INK = plots.INK
 MISTAKE, RELEASED = plots.ROLE_COLORS["mistake"], plots.ROLE_COLORS["released"]
 
@@ -144,7 +142,7 @@ starts = {"no_bias": "no bias", "unit_lengths": "no bias,\nunit length", "bias":
 rows = {}
 for start, name in starts.items():
     color = BLUE if start == "bias" else INK
-    rows[name] = (color, None, accuracies(f"mnist/dynamic/4/{start}"), ())
+    rows[name] = plots.Row(color, accuracies(f"mnist/dynamic/4/{start}"))
 plots.rows(accuracy_axis, rows)
 accuracy_axis.axvline(10, color=INK, ls=":", lw=1)
 accuracy_axis.set_title("four RBA layers")
@@ -246,7 +244,7 @@ class CapsNet(torch.nn.Module):
 
 
 # %%
-digits = load("digits", "train", data_dir=session.settings.data_dir)
+digits = load("digits", "train")
 images = torch.tensor(digits.images[:16]).float() / digits.images.max()
 images = torch.nn.functional.interpolate(images, size=28)
 labels = torch.tensor(digits.labels[:16])
@@ -257,7 +255,9 @@ loss = margin_loss(network(images), labels)
 loss.backward()
 optimizer.step()
 loss_after = margin_loss(network(images), labels)
-frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.3f} after it.")
+frames.say(
+    f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.3f} after it."
+)
 
 # %% [markdown]
 # ### Routing by agreement (RBA)
@@ -320,12 +320,12 @@ symmetry_runs = session.run(STEM, "symmetry")
 
 
 # %% mystnb={"figure": {"caption": "By how much do the activations of x and -x differ? The largest difference in random stacks of 1 to 9 layers, without a bias (rings) and with one (dots). The lowest line is zero. *EM* passes on the means of clusters; *EM with vectors* passes on their directions, scaled to the activations.", "name": "fig-symmetry"}, "image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for each routing. With a bias it is large, but for a single EM layer it is zero up to rounding."}} tags=["hide-input"]
-def draw_violation(axis: plt.Axes, arm: str, *marker: str, **style: object) -> None:
+def draw_violation(axis: plt.Axes, arm: str, marker: str, **style: object) -> None:
     """Draw by how much activations of x and -x differ at most, by number of layers."""
     stacks = frames.select(symmetry_runs, "symmetry", arm=arm)
     violations = [record.series["even_violation"] for record in stacks]
     worst = np.max(violations, axis=0).clip(1e-19)
-    axis.semilogy(stacks[0].series["depths"], worst, *marker, ms=5, **style)
+    axis.semilogy(stacks[0].series["depths"], worst, marker, ms=5, **style)
 
 
 figure, axes = plots.panels(3, height=2.6, sharey=True)
@@ -405,7 +405,7 @@ for axis, (routing, claim) in zip(axes, printed.items(), strict=True):
         runs = frames.select(trained, "sign", arm=f"{routing}/{bias}")
         style = dict(color=color, lw=1.2, alpha=0.45, ls=line)
         draw_curves(axis, runs, "epochs", "train_accuracy", **style)
-    axis.axhline(claimed[claim].value, ls=":", color=color, lw=1.2)
+    axis.axhline(verdicts[claim].claim.value, ls=":", color=color, lw=1.2)
     axis.set_title(f"{plots.routing_name(routing)}, {frames.shown_are(runs)}")
     axis.set_xlabel("epoch")
     for label, height in (("with bias", 0.72), ("without", 0.24)):
@@ -462,7 +462,9 @@ def is_split(percents: list[float]) -> bool:
     return min(percents) <= 100 * TRAINS < max(percents)
 
 
-def draw_depths(axis: plt.Axes, routing: str, data: str, bias: str, **style: object) -> None:
+def draw_depths(
+    axis: plt.Axes, routing: str, data: str, bias: str, **style: object
+) -> None:
     """Draw accuracies by depth: seeds, the line of their means, the paper's values."""
     layers = depths("cpu", routing)
     means = []
@@ -472,9 +474,9 @@ def draw_depths(axis: plt.Axes, routing: str, data: str, bias: str, **style: obj
         means.append(np.mean(percents) if joined else np.nan)
         depth_of_each = [depth] * len(percents)
         axis.plot(depth_of_each, percents, ls="", ms=4, alpha=0.6, **style)
-        claim = claimed.get(claim_id(routing, data, depth, bias))
-        if claim:
-            axis.plot(depth, claim.value, ls="", mfc="none", ms=8, **style)
+        verdict = verdicts.get(claim_id(routing, data, depth, bias))
+        if verdict:
+            axis.plot(depth, verdict.claim.value, ls="", mfc="none", ms=8, **style)
     axis.plot(layers, means, color=style["color"])
 
 
@@ -545,7 +547,9 @@ def draw_starts(axis: plt.Axes, routing: str, bias: str, color: str) -> None:
 figure, (curve_axis, *start_axes) = plots.panels(3, height=2.7)
 for bias, color in (("bias", ORANGE), ("no_bias", INK)):
     runs = networks(f"mnist/em_vector/6/{bias}")
-    draw_curves(curve_axis, runs, "steps", "batch_accuracy", color=color, alpha=0.75, lw=1.1)
+    draw_curves(
+        curve_axis, runs, "steps", "batch_accuracy", color=color, alpha=0.75, lw=1.1
+    )
 curve_axis.axhline(100 * STARTED, color=INK, ls=":", lw=1)
 curve_axis.set_title("EM, 6 layers")
 curve_axis.set_xlabel("step")
@@ -606,7 +610,7 @@ frames.deviations([*records, *made_here]).pipe(frames.styled)
 # epochs. EM has batches of 64, on both sets.
 
 # %% tags=["remove-input"]
-frames.configuration(EXPERIMENTS["depth"], arm=["network"]).pipe(frames.styled)
+frames.configuration(EXPERIMENTS["depth"], hidden=["network"]).pipe(frames.styled)
 
 # %% [markdown]
 # ## Pitfalls

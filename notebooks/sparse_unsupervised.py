@@ -46,7 +46,7 @@ results_dir = None
 # %% tags=["remove-cell"]
 from capslib.lab.batch import Session
 
-# Before anything is drawn: this cell answers for a parameter that is wrong.
+# Check the parameters before the first figure: a wrong one stops the run here.
 session = Session.start(
     scale=scale,
     device=device,
@@ -89,7 +89,9 @@ figure = plots.dots(
     },
     "accuracy on affNIST",
 )
-figure.set_size_inches(2.6, 1.39)  # as high as two rows: the front page scales to one height
+figure.set_size_inches(
+    2.6, 1.39
+)  # as high as two rows: the front page scales to one height
 figure
 
 # %% tags=["remove-input"]
@@ -169,12 +171,11 @@ PRINTED = {
 }
 
 
-def accuracy_row(arm: str, metric: str) -> tuple:
-    """Return a row of the figure: colour, the paper's accuracy, and ours seed by seed."""
+def accuracy_row(arm: str, metric: str) -> plots.Row:
+    """Return a row of the figure: our accuracies seed by seed, and the paper's."""
     claim = PRINTED.get((arm, metric))
     printed = verdicts[claim].claim.value if claim else None
-    color = COLORS.get(arm, INK)
-    return color, printed, percents(arm, metric), ()
+    return plots.Row(COLORS.get(arm, INK), percents(arm, metric), printed)
 
 
 figure, axes = plots.panels(3, height=2.6, sharex=True, sharey=True)
@@ -211,7 +212,7 @@ support_axis.set_title("support and mask")
 support_axis.set_xticks([])
 support_axis.set_xlabel("sixteen capsules")
 support_axis.set_ylim(-0.08, 1.75)
-boost = LifetimeBoost(16).train()
+boost = LifetimeBoost(16)
 gains = []
 shares = []
 with seeded(0):
@@ -307,7 +308,9 @@ class SmallSparseCapsNet(torch.nn.Module):
         super().__init__()
         self.conv = torch.nn.Conv2d(1, 32, 3)
         self.primary = PrimaryCapsules(32, 8, 8, kernel=3)
-        self.latent = DenseCapsules(8 * 2 * 2, capsules, 8, dim, routing="dynamic", bias=0.1)
+        self.latent = DenseCapsules(
+            8 * 2 * 2, capsules, 8, dim, routing="dynamic", bias=0.1
+        )
         self.boost = LifetimeBoost(capsules)
         self.decoder = dense_decoder(capsules * dim, (128,), (1, 8, 8))
 
@@ -329,7 +332,7 @@ def squared_error(network: torch.nn.Module, images: torch.Tensor) -> torch.Tenso
 # %%
 STEPS = 300
 digits = data.load("digits", "train").images[:640]
-small = torch.tensor(np.asarray(digits)).float() / 255
+small = torch.tensor(digits).float() / 255
 with seeded(0):
     network = SmallSparseCapsNet()
     batches = torch.randint(640, (STEPS, 32))
@@ -519,16 +522,15 @@ percent_table(rows, columns)
 # The paper quotes these from other work; only the last row is its own. Ours stands below it, from small networks with classifier (a).
 
 # %% tags=["remove-input"]
-REFERENCES = """
-zhao | Zhao et al. 2017 | yes
-chang | Chang et al. 2017 | scale and translation
-asano | Asano 2018 | yes
-convnet | CNN in Sabour et al. 2017 | no
-sparsecaps | SPARSECAPS | no
-"""
+REFERENCES = (
+    ("zhao", "Zhao et al. 2017", "yes"),
+    ("chang", "Chang et al. 2017", "scale and translation"),
+    ("asano", "Asano 2018", "yes"),
+    ("convnet", "CNN in Sabour et al. 2017", "no"),
+    ("sparsecaps", "SPARSECAPS", "no"),
+)
 rows = []
-for line in REFERENCES.strip().splitlines():
-    reference, name, trained = line.split(" | ")
+for reference, name, trained in REFERENCES:
     rows.append((name, f"SP-T2-mnist-{reference}", trained, f"SP-T2-affnist-{reference}"))
 columns = ["reference", "MNIST", "trained on affNIST", "affNIST"]
 chapter.side_by_side(pd.DataFrame(rows, columns=columns), digits=2)
@@ -802,7 +804,7 @@ plt.show()
 
 # %% tags=["remove-input"]
 display(frames.deviations(records or encodings).pipe(frames.styled))
-frames.configuration(EXPERIMENTS["encodings"], arm=["standardise"]).pipe(frames.styled)
+frames.configuration(EXPERIMENTS["encodings"], hidden=["standardise"]).pipe(frames.styled)
 
 # %% [markdown]
 # ## Pitfalls

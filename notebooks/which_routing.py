@@ -18,7 +18,7 @@
 # Two yardsticks stand beside them: the same capsules without routing, and a CNN with as many parameters.
 
 # %% tags=["parameters", "remove-cell"]
-# smoke: stand-ins, seconds · cpu: real data, the whole study · paper: no paper has it, the same as cpu
+# smoke: stand-ins, seconds · cpu: real data, the whole study · paper: the same as cpu, for the study is our own
 scale = "smoke"
 device = "cpu"
 seeds = None  # replicates; None: as many as the experiment names for the scale
@@ -31,7 +31,7 @@ results_dir = None
 # %% tags=["remove-cell"]
 from capslib.lab.batch import Session
 
-# Before anything is drawn: this cell answers for a parameter that is wrong.
+# Check the parameters before the first figure: a wrong one stops the run here.
 session = Session.start(
     scale=scale,
     device=device,
@@ -132,7 +132,9 @@ if time is not None:
 rows, networks = {}, list(tallies)
 SIGNS = {"better": "wins", "worse": "loses", "undecided": "·"}
 for (data, question), standings in comparisons.items():
-    cells = [SIGNS[standings[network]] if network in standings else "" for network in networks]
+    cells = [
+        SIGNS[standings[network]] if network in standings else "" for network in networks
+    ]
     rows[title(data), question] = cells
 frames.table(rows, map(label, networks), "data", "test images")
 
@@ -201,7 +203,8 @@ def compare(columns: dict[str, str], sharex: str = "none") -> None:
             for network in study.networks:
                 seeds = of_metric.get(network, [])
                 color = plots.routing_color(network)
-                drawn[label(network)] = (color, None, seeds, interval(seeds, (0, 100)) or ())
+                ends = interval(seeds, (0, 100)) or ()
+                drawn[label(network)] = plots.Row(color, seeds, interval=ends)
             plots.rows(axis, drawn)
             axis.set_title(title(data))
             axis.set_xlabel(name)
@@ -253,13 +256,18 @@ compare(
 
 # %% mystnb={"figure": {"caption": "Which network withstands an attack? Accuracy on 500 attacked test images.", "name": "fig-wr-attacks"}, "image": {"alt": "Accuracy of each network under attacks of two strengths, a row of panels for each data set. Highest under the weaker one: {leading}`attacked with epsilon 0.1`."}} tags=["hide-input"]
 compare(
-    {"ε = 0.1, accuracy (%)": "pgd_0.1_accuracy", "ε = 0.2, accuracy (%)": "pgd_0.2_accuracy"}
+    {
+        "ε = 0.1, accuracy (%)": "pgd_0.1_accuracy",
+        "ε = 0.2, accuracy (%)": "pgd_0.2_accuracy",
+    }
 )
 
 # %% tags=["remove-input"]
 highest = study.highest("pgd_0.2_accuracy")
 if highest:
-    frames.say(f"Leaders under the stronger attack, named as in the table above: {highest}.")
+    frames.say(
+        f"Leaders under the stronger attack, named as in the table above: {highest}."
+    )
 
 # %% [markdown]
 # An attack that follows gradients fails where they vanish, and then says nothing. The last table of the page has the share of zero gradients. For capsules these are mostly the edge pixels that they never read, so an attack has fewer pixels to change than on the CNN.
@@ -280,7 +288,9 @@ compare(
 # %% tags=["remove-input"]
 distances = {}
 for network in study.networks:
-    by_data = [study.values(data, "coupling_distance").get(network) for data in study.data_sets]
+    by_data = [
+        study.values(data, "coupling_distance").get(network) for data in study.data_sets
+    ]
     if network != UNIFORM and all(by_data):
         distances[network] = study.mean(network, "coupling_distance")
 if distances:

@@ -1,4 +1,4 @@
-/* What is read aloud of the theme's buttons is what stands on them. The theme draws its icons when it likes, also after the page has loaded. */
+/* Screen readers read the text on the theme's buttons, not its icons. The theme may draw icons late, so watch for them. */
 addEventListener("load", () => {
   document.querySelector(".search-button-field[aria-label]")?.removeAttribute("aria-label");
   for (const button of document.querySelectorAll(".theme-switch-button")) {
@@ -109,8 +109,8 @@ for (const root of document.querySelectorAll(".microscope")) {
       mark.style.setProperty("--activation", activation[j]);
     });
     const largest = Math.max(...activation);
-    const said = { name, winner: activation.indexOf(largest) + 1, largest: largest.toFixed(2), share: (100 * share).toFixed(0) };
-    Object.entries(said).forEach(([of, text]) => put(summary, of, text));
+    const values = { name, winner: activation.indexOf(largest) + 1, largest: largest.toFixed(2), share: (100 * share).toFixed(0) };
+    Object.entries(values).forEach(([name, text]) => put(summary, name, text));
   };
   const draw = () => {
     const { routing, iterations, place } = form.elements;
@@ -158,11 +158,11 @@ for (const root of document.querySelectorAll(".digits")) {
       mark.style.setProperty("--activation", activation[classes[k]] / 1000);
     });
     const [first, second] = [...activation.keys()].sort((a, b) => activation[b] - activation[a]);
-    const said = { name, iterations, label: data.labels[image], first, second, holder: first };
-    said.largest = (activation[first] / 1000).toFixed(2);
-    said.next = (activation[second] / 1000).toFixed(2);
-    said.share = (share[first] / 10).toFixed(0);
-    Object.entries(said).forEach(([of, text]) => put(of, text));
+    const values = { name, iterations, label: data.labels[image], first, second, holder: first };
+    values.largest = (activation[first] / 1000).toFixed(2);
+    values.next = (activation[second] / 1000).toFixed(2);
+    values.share = (share[first] / 10).toFixed(0);
+    Object.entries(values).forEach(([name, text]) => put(name, text));
   };
   form.addEventListener("input", draw);
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -179,7 +179,7 @@ for (const root of document.querySelectorAll(".digits")) {
   const rows = [...body.rows].map((row, place) => ({ row, place, text: row.textContent.toLowerCase() }));
   const menus = ["paper", "status", "kind", "scale", "where"];
   const count = form.querySelector("output");
-  const KEPT = "scorecard-filter";
+  const STORED = "scorecard-filter";
 
   /* A word counts with its group: "own-size reproduced" is not "baseline reproduced". */
   const fitsVerdict = (row, wanted) =>
@@ -192,16 +192,16 @@ for (const root of document.querySelectorAll(".digits")) {
     const words = (wanted.text || "").toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const { row, text } of rows) {
-      const kept = menus.every((m) => fits(row, m, wanted[m])) && words.every((w) => text.includes(w));
-      row.hidden = !kept;
-      shown += kept;
+      const fitsAll = menus.every((m) => fits(row, m, wanted[m])) && words.every((w) => text.includes(w));
+      row.hidden = !fitsAll;
+      shown += fitsAll;
     }
     count.textContent = shown === rows.length ? `all ${shown} claims` : `${shown} of ${rows.length} claims`;
     offerPlaces(wanted.paper);
     if (!remember) return;
     const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value)).toString();
     try {
-      sessionStorage.setItem(KEPT, query);
+      sessionStorage.setItem(STORED, query);
       history.replaceState(null, "", query ? `?${query}` : location.pathname);
     } catch {
       /* some browsers refuse one or the other for file:// pages; the filter works without them */
@@ -218,7 +218,7 @@ for (const root of document.querySelectorAll(".digits")) {
   function chosen() {
     if (location.search) return location.search;
     try {
-      return sessionStorage.getItem(KEPT) ?? "status=run";
+      return sessionStorage.getItem(STORED) ?? "status=run";
     } catch {
       return "status=run";
     }
@@ -249,15 +249,16 @@ for (const root of document.querySelectorAll(".digits")) {
       const falling = head.getAttribute("aria-sort") === "ascending";
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", falling ? "descending" : "ascending");
-      const of = (r) => keys[column](r);
-      const there = rows.filter((r) => !Number.isNaN(of(r))).sort((a, b) => (falling ? -1 : 1) * compare(of(a), of(b)) || a.place - b.place);
-      body.append(...[...there, ...rows.filter((r) => Number.isNaN(of(r)))].map(({ row }) => row));
+      const value = (r) => keys[column](r);
+      const numbered = rows.filter((r) => !Number.isNaN(value(r))).sort((a, b) => (falling ? -1 : 1) * compare(value(a), value(b)) || a.place - b.place);
+      body.append(...[...numbered, ...rows.filter((r) => Number.isNaN(value(r)))].map(({ row }) => row));
     });
   });
 
   /* A link to a row that the filter hides shows all rows. The filter that was chosen is still kept, and so is the address. */
   function reveal() {
-    const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const row = target?.closest("#scorecard-table tbody tr");
     if (!row) return;
     if (row.hidden) {
       for (const name of [...menus, "text"]) form.elements[name].value = "";  // a reset would be remembered

@@ -4,7 +4,7 @@ This module connects the others to Sphinx::
 
     evidence    judges the claims; book keeps them between builds
     directives  what authors write; numbers in prose are in roles, and rounding writes them
-    render      HTML of verdicts and runs, from templates; runs has tables and CSV files of runs
+    templating  draws HTML from templates; render and runs have what these call
     benchmarks  the tables of the speed page
     sources     finds code and tests; fixed_options leaves out what a page does not use
     microscope  couplings, iteration by iteration; digits has the network that runs in a page
@@ -82,13 +82,12 @@ def configure(app: Sphinx, config: Config) -> None:
     read.
     """
     source = Path(app.srcdir)
-    if config.html_static_path:
-        static = source / config.html_static_path[0]
-        config.capsbook_style = _hash([*static.glob("*.css"), *static.glob("*.js")])
+    static = source / config.html_static_path[0]
+    config.capsbook_style = _hash([*static.glob("*.css"), *static.glob("*.js")])
     config.capsbook_bibliography = _hash(source / name for name in config.bibtex_bibfiles)
     repository = config.html_theme_options.get("repository_url", "")
     address = re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+?)/?", repository)
-    if address and "ogp_site_url" in config:
+    if address:
         owner, name = address.groups()
         config.ogp_site_url = f"https://{owner}.github.io/{name}/"
 
@@ -119,8 +118,7 @@ def renew_evidence(
 
 def forget_page(app: Sphinx, env: BuildEnvironment, page: str) -> None:
     """Forget a page before Sphinx reads it again, or after its file is gone."""
-    if hasattr(env, "capsbook"):
-        env.capsbook.pages.discard(page)
+    env.capsbook.pages.discard(page)
 
 
 def write_files(app: Sphinx, env: BuildEnvironment) -> None:
@@ -129,7 +127,7 @@ def write_files(app: Sphinx, env: BuildEnvironment) -> None:
         return
     site, book = Path(app.outdir), env.capsbook
     if book.published != book.stamp or not (site / "_static" / "claims.json").is_file():
-        verdicts = book.evidence.of()
+        verdicts = book.evidence.verdicts_of()
         files = {
             "claims.csv": runs.claims_csv(verdicts),
             "claims.json": claims.to_json(verdicts) + "\n",

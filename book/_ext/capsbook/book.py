@@ -37,7 +37,7 @@ class Executed(NamedTuple):
     front: notebooks.Front
     """For the front page."""
     claims: frozenset[str]
-    """The claims that have a row in the table of an experiment."""
+    """The claims that the chapter anchors as ``at-ID``: in a row, a cell or a sentence."""
 
 
 class Book:
@@ -84,7 +84,9 @@ class Book:
 
     def _shown(self) -> tuple:
         """Return what changes when a page that shows evidence has to change."""
-        chapters = {stem: executed[1:] for stem, executed in self.chapters.items()}
+        chapters = {}
+        for stem, executed in self.chapters.items():
+            chapters[stem] = (executed.front, executed.claims)
         return self.stamp, self.benchmarks, chapters
 
     @property
@@ -102,8 +104,8 @@ class Book:
             if previous and previous.state == state:
                 yield stem, previous
                 continue
-            rows = re.findall(r'id=\\?"at-([^"\\]+)', path.read_text(encoding="utf-8"))
-            yield stem, Executed(state, notebooks.front(path), frozenset(rows))
+            anchored = re.findall(r'id=\\?"at-([^"\\]+)', path.read_text(encoding="utf-8"))
+            yield stem, Executed(state, notebooks.front(path), frozenset(anchored))
 
     def blob(self, path: str, line: int | None = None) -> str:
         """Return the address of a file of the repository, or of a line of it."""
@@ -129,8 +131,8 @@ class Links:
         return self._page(page_of(stem))
 
     def place(self, claim: Claim) -> str | None:
-        """Return a claim's row in its chapter: in a table of an experiment, or in that of
-        all."""
+        """Return a claim's place in its chapter: its anchor ``at-ID``, else its row in the
+        table of all."""
         address = self.chapter(claim.paper)
         if address is None:
             return None
@@ -139,7 +141,7 @@ class Links:
         return f"{address}#{kind}-{claim.id}"
 
     def row(self, claim: Claim) -> str | None:
-        """Return a claim's row in its chapter, or on the scorecard where there is no
+        """Return a claim's place in its chapter, or its row on the scorecard where there is no
         chapter."""
         return self.place(claim) or self.score(f"#claim-{claim.id}")
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-import json
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsbook import render
+from capsbook import templating
 from capslib.data import load
 from capslib.lab.plots import routing_color, routing_name
 from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder
@@ -31,7 +31,7 @@ GRID = 3
 CHILDREN = TYPES * GRID * GRID
 ITERATIONS = 3
 STRONGEST = 2
-"""So many classes are drawn with their votes: the most active after the last iteration."""
+"""How many classes are drawn with their votes: the most active after the last iteration."""
 
 EPOCHS = 20
 BATCH_SIZE = 32
@@ -99,7 +99,7 @@ def train(routing: str, seed: int = 0) -> DigitCapsNet:
         pose, activation = network.primary_capsules(digits.inputs[:256])
         network.classes.routing.start_at_half(network.classes.votes(pose), activation)
     optimizer = torch.optim.Adam(network.parameters())
-    steps = EPOCHS * -(-len(digits.inputs) // BATCH_SIZE)
+    steps = EPOCHS * math.ceil(len(digits.inputs) / BATCH_SIZE)
 
     def loss(network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         images, labels = batch
@@ -241,7 +241,7 @@ def draw(networks: Mapping[str, DigitCapsNet]) -> str:
     entry = entries[SHOWN.routing][SHOWN.image]
     step = entry.steps[SHOWN.iterations - 1]
     first, second = sorted(range(CLASSES), key=lambda j: -step.activation[j])[:2]
-    return render.draw(
+    return templating.draw(
         "digits",
         shown=SHOWN,
         names=names,
@@ -258,5 +258,5 @@ def draw(networks: Mapping[str, DigitCapsNet]) -> str:
         grid=GRID,
         summaries=summaries,
         count=len(digits.labels),
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        data=data,
     )

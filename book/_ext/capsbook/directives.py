@@ -19,7 +19,7 @@ from sphinx.util.docutils import SphinxDirective
 import capslib
 from capsbook import benchmarks, sources
 from capsbook.book import Links
-from capsbook.render import draw
+from capsbook.templating import draw
 from capsbook.travel import PUBLISHED, citation, launch_links
 from capslib.papers import PAPERS
 
@@ -95,7 +95,7 @@ class ClaimsTable(BookDirective):
     def run(self) -> list[nodes.Node]:
         evidence = self.evidence()
         if self.arguments[0] in PAPERS:
-            verdicts = evidence.of(self.arguments[0])
+            verdicts = evidence.verdicts_of(self.arguments[0])
             return [self.draw("claims-table", verdicts=verdicts, whole=True)]
         for name in self.arguments:
             if name not in evidence.verdicts:
@@ -221,7 +221,7 @@ class Start(BookDirective):
 class Bibtex(BookDirective):
     """``{bibtex}``: how to cite the book, from ``CITATION.cff``.
 
-    The entries of the index have the search find it by words that it does not contain.
+    Index entries let the search find it by words that are not in it.
     """
 
     SEARCHED = ("BibTeX", "citation")

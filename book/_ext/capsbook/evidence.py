@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -68,7 +67,7 @@ class Evidence:
     runs: dict[str, Run]
     _runs_by_paper: dict[str, Runs] = field(default_factory=dict, repr=False)
 
-    def of(self, stem: str | None = None) -> list[Verdict]:
+    def verdicts_of(self, stem: str | None = None) -> list[Verdict]:
         """Return the verdicts of one paper, or of all."""
         verdicts = self.verdicts.values()
         return [verdict for verdict in verdicts if stem in (None, verdict.claim.paper)]
@@ -80,7 +79,7 @@ class Evidence:
     def cited(self, stem: str | None = None) -> list[Run]:
         """Return the runs that the verdicts of a paper use, each once."""
         cited: dict[str, Run] = {}
-        for verdict in self.of(stem):
+        for verdict in self.verdicts_of(stem):
             cited |= {key: self.runs[key] for key in verdict.records if key in self.runs}
         return list(cited.values())
 
@@ -103,8 +102,11 @@ class Evidence:
         for claim, waits in claims.waits_after(stem, records).items():
             if self.verdicts[claim].status != "waiting":
                 continue
+            missing = waits.get("paper")
+            if missing is None:
+                continue
             seconds = []
-            for trial in itertools.chain.from_iterable(waits.get("paper", ())):
+            for trial in (*missing.trials, *missing.doubles):
                 if trial.key not in estimates:
                     estimates[trial.key] = experience.estimate(trial).seconds
                 seconds.append(estimates[trial.key])
@@ -196,8 +198,8 @@ class Evidence:
 
     def __getstate__(self) -> dict[str, object]:
         """Return what Sphinx keeps between builds: no records."""
-        kept = {name: value for name, value in self.__dict__.items() if name != "study"}
-        return {**kept, "_runs_by_paper": {}}
+        state = {name: value for name, value in self.__dict__.items() if name != "study"}
+        return {**state, "_runs_by_paper": {}}
 
 
 def load(results: Path) -> Evidence:
@@ -228,7 +230,7 @@ def _run(record: Record, path: Path) -> Run:
 
 
 def _fields(trial: Trial) -> str:
-    """Return what tells a configuration that no arm has from the defaults."""
+    """Return the fields in which a configuration that no arm has differs from the defaults."""
     fields = sorted(trial.config.items())
     return ", ".join(f"{name} = {frames.text(value)}" for name, value in fields)
 

@@ -6,14 +6,13 @@ no training.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from capsbook import render
+from capsbook import templating
 from capslib.lab.plots import routing_color, routing_name
 from capslib.routing import ROUTINGS, Routing, RoutingResult, make_routing
 
@@ -22,7 +21,7 @@ PARENTS = 3
 GROUP = 5
 """The first children are a group, which moves."""
 PLACES = 21
-"""So many places the group visits, from −REACH to REACH."""
+"""How many places the group visits, from −REACH to REACH."""
 REACH = 1.2
 ITERATIONS = 3
 
@@ -47,7 +46,7 @@ CONSTANTS = {
 
 
 class Frame(NamedTuple):
-    """What a routing makes of the toy at one place after some iterations, to three digits."""
+    """What a routing makes of the toy at one place after some iterations, to thousandths."""
 
     pose: list[list[float]]  # [J, D]
     activation: list[float]  # [J]
@@ -173,7 +172,7 @@ def draw() -> str:
         entry = [names[name], routing_color(name), dot_size(name), by_iterations]
         data["routings"][name] = entry
     doubles = {routing_name(name): names[twin] for name, twin in routings.doubles.items()}
-    return render.draw(
+    return templating.draw(
         "microscope",
         shown=SHOWN,
         sides=[side(name, routed[name], votes[SHOWN.position]) for name in SHOWN.routings],
@@ -187,7 +186,7 @@ def draw() -> str:
         line=to_thousandths(votes[[0, -1], :GROUP, 0].mean(dim=1).flatten()),
         seed_dependent=[routing_name(name) for name in routings.seed_dependent],
         doubles=doubles,
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        data=data,
     )
 
 

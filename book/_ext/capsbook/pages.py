@@ -22,8 +22,8 @@ LISTING = re.compile(
 )
 SHELLS = ("shell", "bash", "sh", "console")
 OPTION = re.compile(r"(?<![\w<-])--?[a-z][\w-]*")
-NARROW = 45
-"""As many letters of code fit on a phone."""
+PHONE_COLUMNS = 45
+"""How many letters of code fit on a phone."""
 
 
 def name_code(app: Sphinx, doctree: nodes.document) -> None:
@@ -94,7 +94,7 @@ def wrapped(listing: re.Match) -> str:
 
 def _line(line: str) -> str:
     text = html.unescape(re.sub("<[^>]*>", "", line)).rstrip("\n")
-    if len(text) <= NARROW:
+    if len(text) <= PHONE_COLUMNS:
         return line
     indentation = len(text) - len(text.lstrip(" "))
     return f'<span class="line" style="--in:{indentation}">{line}</span>'

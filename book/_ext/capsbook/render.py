@@ -1,31 +1,14 @@
-"""Evidence as HTML: the templates of this folder, and what they call.
-
-Every text in a template is escaped, so a record from anybody shows as text.
-"""
+"""What templates call to show evidence: verdicts in groups, counts of comparisons, numbers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import jinja2
-
-from capsbook.benchmarks import (
-    AGREEMENT,
-    beside_public,
-    cases,
-    is_public,
-    milliseconds,
-    times_of_limit,
-)
-from capsbook.notebooks import site_file
-from capsbook.roles import alt_text
 from capsbook.rounding import our_interval, our_value
 from capslib.lab import claims
-from capslib.lab.estimates import CARD, CPU_CORE, DOUBT, total_of
-from capslib.lab.headlines import Headline, judged, rows_of
+from capslib.lab.headlines import Headline, rows_of
 from capslib.lab.ledger import number, plural
 from capslib.lab.records import Record
 from capslib.lab.words import (
@@ -33,15 +16,12 @@ from capslib.lab.words import (
     CAPSULES,
     EXACT,
     GROUPS,
-    NONE_TRAINED,
     OPEN,
     REDUCED,
     Verdict,
-    count_text,
     counts,
     tally,
 )
-from capslib.papers import PAPERS, STUDIES
 
 if TYPE_CHECKING:
     from capsbook.evidence import Evidence
@@ -50,18 +30,6 @@ MOST_SQUARES = 200
 """A paper with more claims than this has a tile per table, instead of a square per claim."""
 TILE = 10
 """The fewest claims of a table that become a tile; the others keep their squares."""
-
-TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-
-
-def draw(template: str, **values: Any) -> str:
-    """Return what a template makes of these values."""
-    return TEMPLATES.get_template(f"{template}.html").render(values)
 
 
 def counted(verdicts: Sequence[Verdict]) -> list[tuple[str, str, int]]:
@@ -113,7 +81,7 @@ def what_verdicts_rest_on(evidence: Evidence, stem: str) -> str:
     newest = max(run.finished for run in runs)
     date = f"{newest.day} {newest:%B %Y}"
     count = plural(len(runs), "record")
-    comparison = comparisons(evidence.of(stem))
+    comparison = comparisons(evidence.verdicts_of(stem))
     return f"Verdicts rest on {count}, the newest of {date}. {comparison}"
 
 
@@ -178,13 +146,12 @@ def kinds(verdicts: Sequence[Verdict]) -> str:
 def brief(verdict: Verdict) -> str:
     """Return our value and its interval with three digits; a tally where there is no value.
 
-    Of a difference, say first of what it is: ``lead in accuracy on MNIST (sparse − supcaps)``.
+    Of a comparison, say first what it is of: ``lead in accuracy on MNIST (sparse − supcaps)``.
     """
     if verdict.ours is None:
         return claims.ours(verdict)
     value = f"{our_value(verdict)} {our_interval(verdict) or ''}"
-    quantity, comma, _ = verdict.measures.rpartition(", ")
-    return f"{quantity}: {value}" if comma else value
+    return f"{verdict.quantity}: {value}" if verdict.quantity else value
 
 
 def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
@@ -237,47 +204,3 @@ def two_digits(value: float) -> str:
     ('0.50', '2.0', '1,234')
     """
     return f"{value:#.2g}" if value < 9.95 else number(round(value))
-
-
-CALLED = (
-    all_parts,
-    alt_text,
-    beside_public,
-    brief,
-    core_hours,
-    count_text,
-    counted,
-    counts,
-    is_public,
-    judged,
-    kinds,
-    main_row,
-    milliseconds,
-    number,
-    plural,
-    ranked,
-    schema_parts,
-    site_file,
-    tables,
-    times_of_limit,
-    total_of,
-    two_digits,
-    what_verdicts_rest_on,
-)
-TEMPLATES.globals.update({function.__name__: function for function in CALLED})
-TEMPLATES.globals.update(
-    AGREEMENT=AGREEMENT,
-    CAPSULES=CAPSULES,
-    CARD=CARD,
-    CPU_CORE=CPU_CORE,
-    DOUBT=DOUBT,
-    MOST_SQUARES=MOST_SQUARES,
-    GROUPS=GROUPS,
-    LABELS=LABELS,
-    NONE_TRAINED=NONE_TRAINED,
-    PAPERS=PAPERS,
-    TITLES={stem: paper.title for stem, paper in PAPERS.items()} | dict(STUDIES),
-    claims=claims,
-    zip=zip,
-)
-TEMPLATES.filters.update(cases=cases, without_markup=without_markup, spaced=spaced)

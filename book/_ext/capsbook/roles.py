@@ -51,7 +51,6 @@ SCORES = ("auroc_", "ap_")
 IN_PERCENT = {"fraction": "percent", "difference of fractions": "points"}
 """The units of fractions and of their differences, if these are written in percent."""
 MISSING_CLASS = "missing-number"
-ROLE = re.compile(r"\{(?P<role>[a-z]+)\}`(?P<target>[^`]+)`")
 
 # -------------------------------------------------------------------- what each role stands for
 
@@ -92,7 +91,7 @@ def count(book: Book, target: str, paper: str) -> str:
 
     ``measured`` are claims of values that small networks have a number for.
     """
-    verdicts = book.evidence.of()
+    verdicts = book.evidence.verdicts_of()
     totals = {
         "claims": len(verdicts),
         "papers": len(PAPERS),
@@ -149,6 +148,8 @@ NUMBERS: dict[str, Callable[[Book, str, str], str | None]] = {
     "answer": answer,
     "leading": leading,
 }
+NUMBER_ROLE = re.compile(rf"\{{({'|'.join(NUMBERS)})\}}`([^`]+)`")
+"""Such a role in a text: its name, and its target."""
 
 # ------------------------------------------------------------------------------ roles of Sphinx
 
@@ -205,31 +206,23 @@ ROLES = dict.fromkeys(NUMBERS, NumberRole) | {"claim": ClaimRole, "repository": 
 # ------------------------------------------------------ alt texts, and numbers that are missing
 
 
-def in_text(text: str, book: Book, paper: str, missing: str = "not run yet") -> str:
-    """Return a text with the values of its roles in their places."""
-
-    def value(role_text: re.Match) -> str:
-        role = NUMBERS.get(role_text["role"])
-        if role is None:
-            return role_text[0]
-        number = role(book, role_text["target"], paper)
-        return missing if number is None else number
-
-    return ROLE.sub(value, text)
+def in_text(text: str, book: Book, paper: str) -> str | None:
+    """Return a text with numbers in the places of their roles; None if one is missing."""
+    numbers = {}
+    for role, target in NUMBER_ROLE.findall(text):
+        numbers[role, target] = NUMBERS[role](book, target, paper)
+    if None in numbers.values():
+        return None
+    return NUMBER_ROLE.sub(lambda match: numbers[match.groups()], text)
 
 
 SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
-PLACEHOLDER = "\0"
 
 
-def alt_text(text: str, book: Book, paper: str) -> str:
-    """Return an alt text with its numbers, without the sentences whose number is missing."""
-    sentences = []
-    for sentence in SENTENCE_END.split(text):
-        filled = in_text(sentence, book, paper, missing=PLACEHOLDER)
-        if PLACEHOLDER not in filled:
-            sentences.append(filled)
-    return "".join(sentences).strip()
+def without_gaps(text: str, book: Book, paper: str) -> str:
+    """Return a text with its numbers, without the sentences whose number is missing."""
+    filled = [in_text(sentence, book, paper) for sentence in SENTENCE_END.split(text)]
+    return "".join(sentence for sentence in filled if sentence is not None).strip()
 
 
 def write_alt_texts(app: Sphinx, doctree: nodes.document) -> None:
@@ -237,10 +230,10 @@ def write_alt_texts(app: Sphinx, doctree: nodes.document) -> None:
     page = app.env.docname
     for image in doctree.findall(nodes.image):
         text = image.get("alt", "")
-        if ROLE.search(text):
+        if NUMBER_ROLE.search(text):
             app.env.capsbook.pages.add(page)
             try:
-                image["alt"] = alt_text(text, app.env.capsbook, chapter_of(page))
+                image["alt"] = without_gaps(text, app.env.capsbook, chapter_of(page))
             except UserError as error:
                 logger.warning(f"alt text: {error}", location=image, type="capsbook")
 

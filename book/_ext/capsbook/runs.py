@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from capsbook.book import runs_anchor
-from capsbook.render import TEMPLATES, spaced
+from capsbook.render import spaced
 from capslib import papers
-from capslib.lab import claims, progress
+from capslib.lab import claims
 from capslib.lab.ledger import number, plural
 from capslib.papers.check import leaves
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from capslib.lab.words import Verdict
 
 NAMED = 3
-"""Of more arms than these, a line of runs names the first and the last."""
+"""The most arms that a line of runs names; of more it names the first and the last."""
 
 
 class ArmOfRuns(NamedTuple):
@@ -133,11 +133,6 @@ def _seeds_in_words(seeds: Sequence[int]) -> str:
     if seeds == list(range(seeds[0], seeds[-1] + 1)):
         return f"seeds {seeds[0]} to {seeds[-1]}"
     return f"seeds {', '.join(map(str, seeds))}"
-
-
-TEMPLATES.globals.update(
-    cited_runs=cited_runs, duration=progress.duration, table_of_runs=table_of_runs
-)
 
 
 def runs_csv(runs: Iterable[Run]) -> str:

@@ -140,13 +140,17 @@ def _directive(book: Book, fence: re.Match) -> str:
         case "masthead":
             return f"{citation(argument)}."
         case "headlines":
-            headlines = judged(book.evidence.of(argument))
+            headlines = judged(book.evidence.verdicts_of(argument))
             rows = [(headline.sentence, headline.verdict) for headline in headlines]
             return _table(("The paper claims", "Verdict"), rows)
         case "div":
             return body
         case "claims-table":
-            return _table(claims.COLUMNS, map(claims.row, book.evidence.of(argument)))
+            if argument in PAPERS:
+                verdicts = book.evidence.verdicts_of(argument)
+            else:
+                verdicts = [roles.verdict_on(book, claim) for claim in argument.split()]
+            return _table(claims.COLUMNS, map(claims.row, verdicts))
         case "fold":
             return f"*{argument}*"
         case "dropdown":
@@ -165,7 +169,8 @@ def _table_row(cells: tuple[str, ...]) -> str:
 
 def _role(book: Book, name: str, target: str, paper: str) -> str:
     if name in roles.NUMBERS:
-        return roles.in_text(f"{{{name}}}`{target}`", book, paper)
+        number = roles.NUMBERS[name](book, target, paper)
+        return "not run yet" if number is None else number
     if name.startswith("cite"):
         cited = [_cited(book.bibliography, key.strip()) for key in target.split(",")]
         return f"({'; '.join(cited)})"
@@ -260,7 +265,7 @@ def publish(folder: Path, site: Path, book: Book) -> None:
 
 def launch_links(stem: str, repository: str) -> dict[str, str]:
     """Return the addresses at which Colab and Binder open a chapter's published notebook."""
-    name = repository.rstrip("/").removesuffix(".git").split("github.com/")[-1]
+    name = repository.removeprefix("https://github.com/")
     path = PUBLISHED.format(stem=stem)
     in_lab = quote(f"lab/tree/{path}", safe="")
     return {
