@@ -6,15 +6,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import helpers
 import pytest
-import toys
+from helpers import make_record
 from hypothesis import settings
 
 from capslib import data, papers
 from capslib.lab.ledger import ledger
 from capslib.lab.store import Store
-from capslib.papers.experiment import Experiment, Metric, Trial
+from capslib.papers.experiment import Metric, Trial
 
 # The same examples on every machine, and no deadline: the first call of a torch function is
 # slow anywhere.
@@ -44,21 +43,6 @@ def fresh_torch_state() -> None:
     assert enabled, "this test left torch's gradients switched off"
 
 
-@pytest.fixture(scope="module")
-def forked() -> None:
-    """Workers of this process are forks of one that has torch already; those of `capslib run`
-    as a process start as they do.
-    """
-    import dask
-    from distributed.utils import get_mp_context
-    from forked import preloaded
-
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
-        get_mp_context()  # which names modules of its own
-        with preloaded("torch", "distributed.nanny", "capslib.lab.batch", "capslib.training"):
-            yield
-
-
 @pytest.fixture
 def trial() -> Trial:
     """A trial of an experiment that exists."""
@@ -71,12 +55,6 @@ def trial() -> Trial:
         config=config,
         seed=3,
     )
-
-
-@pytest.fixture(scope="session")
-def make_record():
-    """A sound record of a trial; keywords replace its fields."""
-    return helpers.make_record
 
 
 @pytest.fixture(scope="session")
@@ -99,20 +77,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "results")
 
 
-@pytest.fixture
-def make_experiment():
-    """An experiment around a ``run(arm, context)``; by default one that measures its own
-    size.
-    """
-
-    def make(run=toys.measured, name: str = "toy") -> Experiment:
-        return toys.experiment(toys.ToyOptions, run, name)
-
-    return make
-
-
 @pytest.fixture(scope="session")
-def add_records(make_record) -> Callable[[Path], list[str]]:
+def add_records() -> Callable[[Path], list[str]]:
     """Write the records of a replicated arm of the sign experiment, with an accuracy of 99.7 %,
     and give their keys."""
 

@@ -47,7 +47,6 @@ def call(
     folder: Path,
     environment: Mapping[str, str],
     scratch: Path,
-    seconds: float = 300,
 ) -> Done:
     """``capslib …`` with these words in this folder and environment; ``scratch`` is for what it
     says.
@@ -55,7 +54,7 @@ def call(
     files = [scratch / name for name in ("out", "message", "imported")]
     process = SERVER.Process(target=_run, args=(list(words), folder, dict(environment), files))
     process.start()
-    process.join(seconds)
+    process.join(300)
     assert process.exitcode is not None, "it does not end"
     out, message, imported = (
         file.read_text(encoding="utf-8", errors="replace") for file in files

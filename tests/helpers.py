@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from capslib import papers
 from capslib.errors import UserError, notify
 from capslib.lab import batch
 from capslib.lab.records import Code, Environment, Record
+from capslib.lab.replicates import Runs
 from capslib.papers.experiment import Metric, Trial
 
 
@@ -74,6 +75,11 @@ def make_record(trial: Trial, **changes: object) -> Record:
         exit="ok",
     )
     return Record(**{**fields, **changes})
+
+
+def runs_of(records: Iterable[Record]) -> Runs:
+    """Return the runs that records make, by the budgets of their experiments."""
+    return Runs(records, lambda record: papers.budget(record.trial))
 
 
 class Harm:

@@ -85,6 +85,22 @@ def test_a_linear_model_is_attacked_along_its_weights():
     torch.testing.assert_close(gradient, p_wrong * direction)
 
 
+@pytest.mark.parametrize("attack", [fgsm, partial(bim, steps=2), partial(pgd, steps=2)])
+def test_a_distance_is_not_negative_and_bounds_are_in_order(attack):
+    with pytest.raises(ValueError, match=r"at least 0, not -0\.1"):
+        attack(loss, PIXELS, CLASSES, -0.1)
+    for bounds in ((1, 0), (torch.tensor([0.0, 1.0]), torch.tensor([[1.0], [0.0]]))):
+        with pytest.raises(ValueError, match=r"lower and an upper one, not \(1.*, 0.*\)"):
+            attack(loss, PIXELS[:, :2], CLASSES, 0.1, bounds=bounds)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_curves_refuse_what_attacks_refuse(steps):
+    for epsilons, bounds in (([0.0, -0.1], BOUNDS), ([0.1], (1, 0))):
+        with pytest.raises(ValueError, match=r"at least 0|a lower and an upper one"):
+            robustness(scores, loss, PIXELS, CLASSES, epsilons, steps=steps, bounds=bounds)
+
+
 def test_no_gradient_no_step():
     def constant(x: Tensor, target: Tensor) -> Tensor:
         return 0 * x.sum()
@@ -117,15 +133,6 @@ def test_one_step_of_the_iterative_method_is_fgsm(targeted):
     assert not torch.equal(attack(steps=4), expected)
 
 
-@each_direction
-def test_pgd_without_a_random_start_is_the_iterative_method(targeted):
-    _, of_network, x, y = capsules("em")
-    options = {"steps": 4, "step_size": 0.04, "targeted": targeted, "bounds": BOUNDS}
-    expected = bim(of_network, x, y, 0.1, **options)
-    assert torch.equal(pgd(of_network, x, y, 0.1, random_start=False, **options), expected)
-    assert not torch.equal(pgd(of_network, x, y, 0.1, **options), expected)
-
-
 def test_pgd_starts_anywhere_within_the_ball_and_the_bounds():
     """Without a gradient it stays where it starts."""
 
@@ -147,8 +154,6 @@ def test_pgd_starts_anywhere_within_the_ball_and_the_bounds():
     inside = distance[(x > 0.2) & (x < 0.8)]
     assert abs(inside.mean()) < 0.01
     assert inside.std() == pytest.approx(0.4 / 12**0.5, rel=0.03)
-    with pytest.raises(ValueError, match="at least one step"):
-        pgd(constant, x, y, 0.2, steps=0)
 
 
 @each_routing
@@ -263,18 +268,16 @@ def test_the_adversarial_robustness_toolbox_makes_the_same_images(toolbox, targe
     options = {"targeted": targeted, "bounds": BOUNDS}
     single = fgsm(of_network, x, y, 0.1, **options)
     smaller = bim(of_network, x, y, 0.1, steps=6, step_size=0.03, **options)
-    for images, attack in ((single, once), (smaller, iterated)):
+    projected = evasion.ProjectedGradientDescent(classifier, targeted=targeted, **steps)
+    for images, attack in ((single, once), (smaller, iterated), (smaller, projected)):
         expected = torch.from_numpy(attack.generate(x.numpy(), y.numpy()))
         torch.testing.assert_close(images, expected)
     assert (smaller - single).abs().max() > 0.05
     # With a random start, which the toolbox draws elsewhere, both gain as much.
-    drawn = evasion.ProjectedGradientDescent(classifier, targeted=targeted, **steps)
     restarted = evasion.ProjectedGradientDescent(
         classifier, targeted=targeted, num_random_init=1, **steps
     )
     plain = {**options, "steps": 6, "step_size": 0.03}
-    images = pgd(of_network, x, y, 0.1, random_start=False, **plain)
-    torch.testing.assert_close(images, torch.from_numpy(drawn.generate(x.numpy(), y.numpy())))
     losses = []
     for images in (
         pgd(of_network, x, y, 0.1, **plain),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from benchmarks import card, public  # noqa: E402
 from benchmarks.__main__ import add_limits  # noqa: E402
 
 RATES = {"vector_flops_per_second": 100.0, "bytes_per_second": 10.0}
+ROOFLINE = {"flops_per_second": 100.0, "bytes_per_second": 10.0}
 
 
 def counted(function) -> int:
@@ -72,13 +74,13 @@ def test_the_operations_of_a_layer_grow_with_its_votes(routing):
 
 
 def test_the_larger_of_arithmetic_and_memory_is_the_limit():
-    assert cases.limit(200, 10, RATES) == (2.0, "arithmetic")
-    assert cases.limit(200, 30, RATES) == (3.0, "memory")
+    assert cases.limit(200, 10, **ROOFLINE) == (2.0, "arithmetic")
+    assert cases.limit(200, 30, **ROOFLINE) == (3.0, "memory")
 
 
 def test_each_layer_is_compared_with_its_limit_and_a_step_with_none():
     layer = cases.RoutingCase("x", "dynamic", (2, 24, 5, 16))
-    seconds, bound = cases.limit(layer.flops, layer.bytes, RATES)
+    seconds, bound = cases.limit(layer.flops, layer.bytes, **ROOFLINE)
     rows = [{"kind": "layer", "name": "x", "milliseconds": 3e3 * seconds}]
     rows += [{"kind": "step", "name": "y", "milliseconds": 1}]
     add_limits(rows, {"x": layer}, RATES)
@@ -145,6 +147,12 @@ def twice_the_mean(module, case, device):
     return lambda pose, activation: layer(pose)
 
 
+def mean_without_a_gradient(module, case, device):
+    """The right poses, but the root of zero makes their gradient NaN."""
+    layer = mean_layer(module, case, device)
+    return lambda pose, activation: layer(pose, activation) + (0 * pose).sqrt().sum()
+
+
 MEAN = public.Implementation(
     repository="somebody/means",
     commit="a" * 40,
@@ -181,16 +189,16 @@ def test_the_cost_of_a_clone_says_how_far_it_is_from_capslib(folder, monkeypatch
     layer = replace(LAYER, options={"iterations": 1})
     monkeypatch.setitem(cases.CASES, "shared", (layer,))
     monkeypatch.setattr(measuring, "SECONDS", 0)
-    threads = torch.get_num_threads()
-    cost = measuring.measure("shared", 0, "somebody/means", "cpu", threads, public=folder)
+    cost = measuring.measure("shared", 0, "somebody/means", "cpu", public=folder)
     assert cost["seconds"] > 0
     assert cost["difference"] < 1e-5
     assert cost["agrees"] == "gradient"
-    assert "difference" not in measuring.measure("shared", 0, "fast", "cpu", threads)
+    assert "difference" not in measuring.measure("shared", 0, "fast", "cpu")
 
 
-def test_a_clone_that_computes_something_else_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(public, "IMPLEMENTATIONS", (replace(MEAN, adapter=twice_the_mean),))
+@pytest.mark.parametrize("adapter", [twice_the_mean, mean_without_a_gradient])
+def test_a_clone_that_computes_something_else_is_refused(folder, monkeypatch, adapter):
+    monkeypatch.setattr(public, "IMPLEMENTATIONS", (replace(MEAN, adapter=adapter),))
     layer = replace(LAYER, options={"iterations": 1})
     with pytest.raises(UserError, match=f"Check out {MEAN.commit}"):
         public.agreement("somebody/means", layer, folder, "cpu")
@@ -240,13 +248,29 @@ def test_a_step_of_a_network_from_elsewhere_trains_it():
 def test_every_main_network_of_the_card_is_an_arm_at_paper_scale():
     sizes = {name: card.recipe_of(name).batch_size for name in card.MAIN_NETWORKS}
     assert min(sizes.values()) > 0
-    assert {paper for paper, *_ in card.MAIN_NETWORKS.values()} <= set(STEMS)
+    assert {network.paper for network in card.MAIN_NETWORKS.values()} <= set(STEMS)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_a_routing_on_this_machine_agrees_with_its_definition(routing):
     assert card.disagreement(routing, "fast", "cpu") < 1e-4
     assert card.disagreement(routing, "eager", "cpu") < 1e-4
+
+
+def test_a_gradient_that_is_no_number_is_no_agreement(monkeypatch):
+    tensors = [torch.ones(3), torch.ones(3), torch.tensor([1.0, math.nan])]
+    monkeypatch.setattr(card, "routed", lambda *_: tensors)
+    assert math.isnan(card.disagreement("dynamic", "fast", "cpu"))
+
+
+@pytest.mark.parametrize("options", [[], ["--together", "1"], ["--only", "em_routing"]])
+def test_only_a_whole_run_of_the_card_writes_its_table(monkeypatch, options):
+    folders = []
+    monkeypatch.setattr(card, "measurements", lambda *_: iter(()))
+    monkeypatch.setattr(card, "write_table", lambda *arguments: folders.append(arguments[-1]))
+    monkeypatch.setattr(card.sys, "argv", ["benchmarks.card", "--device", "cpu", *options])
+    card.main()
+    assert folders == ([] if options else [card.CARDS])
 
 
 def test_the_clock_counts_only_what_follows_the_start(monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -79,16 +80,19 @@ def test_the_example_of_a_routing_passes_what_a_routing_has_to_pass(copy):
     example = copy / "capslib" / "routing" / "demo.py"
     shutil.copy(copy / "tests" / "routing" / "soft_k_means.py", example)
     registry = copy / "capslib" / "registry.py"
-    first, last = registry.read_text(encoding="utf-8").split('    "routing",\n    {\n')
+    start = '    "routing",\n    {\n'
     line = '        "demo": "capslib.routing.demo:SoftKMeans",\n'
-    text = f'{first}    "routing",\n    {{\n{line}{last}'
-    registry.write_text(text, encoding="utf-8")
-    measured = copy / "benchmarks" / "cases.py"
-    first, last = measured.read_text(encoding="utf-8").split('\n)\n"""Each registered routing')
+    text = registry.read_text(encoding="utf-8")
+    assert text.count(start) == 1
+    registry.write_text(text.replace(start, start + line), encoding="utf-8")
     (case,) = re.findall(r"Add `(RoutingCase\(.*?\))` to", CONTRIBUTING)
-    line = case.replace("NAME", "demo")
-    text = f'{first}\n    {line},\n)\n"""Each registered routing{last}'
-    measured.write_text(text, encoding="utf-8")
+    measured = copy / "benchmarks" / "cases.py"
+    lines = measured.read_text(encoding="utf-8").splitlines(keepends=True)
+    for node in ast.parse("".join(lines)).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS":
+            end = node.end_lineno - 1
+    lines.insert(end, f"    {case.replace('NAME', 'demo')},\n")
+    measured.write_text("".join(lines), encoding="utf-8")
     tests, run = commands("Add a routing", NAME="demo")
     assert " passed" in call(tests, copy)
     call(run.replace("/tmp/", f"{copy.parent}/"), copy)

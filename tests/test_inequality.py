@@ -188,7 +188,7 @@ def test_what_has_no_couplings_or_no_such_measure_is_refused():
         scores(create_network("cnn", (1, 8, 8), 2), images)
     with pytest.raises(UserError, match="Did you mean 'gini'"):
         scores(network, images, measures=["ginni"])
-    with pytest.raises(ValueError, match="none of 2"):
+    with pytest.raises(ValueError, match="no capsule 2: the network has 2"):
         scores(network, images, capsule=2)
 
 

@@ -89,6 +89,13 @@ def test_labels_are_integers_of_any_width_or_one_hot(loss):
 
 
 @each_loss
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_that_is_no_class_is_refused(loss, label):
+    with pytest.raises(ValueError, match=f"labels go from 0 to 2, and there is {label}$"):
+        loss(torch.rand(2, 3), torch.tensor([1, label]))
+
+
+@each_loss
 def test_the_loss_of_each_example_has_the_mean_that_is_the_loss(loss):
     activation, labels = torch.rand(5, 3), torch.tensor([0, 1, 2, 0, 1])
     losses = loss(activation, labels, reduction="none")

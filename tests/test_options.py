@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from capslib.errors import UserError, unknown
-from capslib.layers import ConvCapsules
 from capslib.losses import margin_loss, spread_loss
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
 from capslib.networks.learned_routing import ConsensusCapsNet
@@ -44,8 +43,6 @@ MISTYPED = {
     "gelu": lambda word: AnomalyCapsNet((1, 20, 20), nonlinearity=word),
     "sum": lambda word: margin_loss(torch.rand(2, 3), torch.tensor([0, 1]), reduction=word),
     "means": lambda word: spread_loss(torch.rand(2, 3), torch.tensor([0, 1]), reduction=word),
-    "vektor": lambda word: ConvCapsules(2, 3, pose=word),
-    "bound": lambda word: ConvCapsules(2, 3, transform=word),
 }
 
 

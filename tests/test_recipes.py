@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import importlib
+import inspect
 import math
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from capslib import recipes, training
 from capslib.config import Config, matches
@@ -39,24 +42,22 @@ SIGN = SignRecipe(routing="dynamic", bias=True, points=60, epochs=3, batch_size=
 
 
 @pytest.fixture
-def fits(monkeypatch) -> list[int]:
+def fits(monkeypatch) -> Iterator[list[int]]:
     """The steps that were really taken, one entry a training."""
     taken: list[int] = []
-    gradients = training._Gradients.__call__
-
-    def counted(self, batch):
-        taken[-1] += 1
-        return gradients(self, batch)
-
     fit = training.fit
 
     def started(*args, **kwargs):
         taken.append(0)
         return fit(*args, **kwargs)
 
-    monkeypatch.setattr(training._Gradients, "__call__", counted)
+    def count(*_: object) -> None:
+        taken[-1] += 1
+
     monkeypatch.setattr(training, "fit", started)
-    return taken
+    hook = register_optimizer_step_post_hook(count)
+    yield taken
+    hook.remove()
 
 
 # ----------------------------------------------------------------------------------------------
@@ -85,9 +86,7 @@ def test_a_name_that_is_registered_later_is_valid(monkeypatch):
 
 
 def test_a_recipe_builds_the_routing_that_it_names():
-    """It was the default of the network, under another name. A network without a routing gets
-    none.
-    """
+    """A network without a routing gets none."""
     for name in ("dynamic", "em", "similarity"):
         recipe = Recipe(data="digits", network="matrix_capsnet", routing=name)
         modules = new_network(recipe, (1, 17, 17), 0).modules()
@@ -100,9 +99,7 @@ def test_a_recipe_builds_the_routing_that_it_names():
     "network", ["deep_capsnet", "sign", "sparse_capsnet", "autoencoder", "anomaly_capsnet"]
 )
 def test_a_plain_recipe_says_whose_recipe_builds_a_network_that_it_cannot(network):
-    """They ended in a bare TypeError, but for the autoencoder: its sixteen latent capsules
-    passed for classes.
-    """
+    """The message names the recipe to take, or the method to override."""
     paper = NETWORKS[network].__module__.rpartition(".")[2]
     advice = f"Take a recipe of capslib.papers.{paper}, or override"
     with pytest.raises(UserError, match=f"^Recipe cannot build .*'{network}': .*{advice}"):
@@ -191,7 +188,10 @@ def test_images_of_any_size_are_resized_to_what_the_recipe_says(tmp_path, monkey
     images = np.arange(4 * math.prod(size), dtype=np.uint8).reshape(4, 1, *size)
     split = {"images": images, "labels": np.arange(4)}
     splits = dict.fromkeys(("train", "test"), images.shape)
-    oblong = DataSet("oblong", "here", "none", ("a", "b", "c", "d"), splits=splits)
+    classes = ("a", "b", "c", "d")
+    oblong = DataSet(
+        name="oblong", source="here", licence="none", classes=classes, splits=splits
+    )
     monkeypatch.setitem(SETS.data, "oblong", oblong)
     card = {"source": "here", "licence": "none", "complete": True, "deviations": []}
     prepared.write(tmp_path / "oblong", card, [(name, split) for name in splits])
@@ -199,6 +199,15 @@ def test_images_of_any_size_are_resized_to_what_the_recipe_says(tmp_path, monkey
     parts, _ = recipe.splits(Context(seed=0, data_dir=tmp_path))
     for part in parts.values():
         assert tuple(part.inputs.shape[1:]) == recipe.input_shape == (1, 24, 24)
+
+
+def test_a_set_that_names_no_classes_has_those_of_its_labels(monkeypatch):
+    """Labels count from 0."""
+    nameless = DataSet(name="nameless", source="here", licence="none")
+    monkeypatch.setitem(SETS.data, "nameless", nameless)
+    recipe = Recipe(data="nameless", network="cnn")
+    assert recipe.number_of_classes(torch.tensor([0, 3, 1])) == 4
+    assert Recipe(data="digits", network="cnn").number_of_classes(torch.tensor([0, 3])) == 10
 
 
 def test_one_matcher_takes_lists_for_tuples():
@@ -258,7 +267,7 @@ class Mine(nn.Module):
 
 
 def test_weights_of_a_network_whose_code_has_changed_are_set_aside(tmp_path, fits, monkeypatch):
-    """They were read into the new code, without a word."""
+    """Weights belong to the code that trained them."""
     context = Context(seed=0, folder=tmp_path / "trainings")
     monkeypatch.syspath_prepend(tmp_path)
     for factor in (1, 1, -1):
@@ -273,7 +282,18 @@ def test_weights_of_a_network_whose_code_has_changed_are_set_aside(tmp_path, fit
     assert [steps > 0 for steps in fits] == [True, False, True]
 
 
-def test_waiting_for_another_process_is_not_counted_beside_its_training(tmp_path, fits):
+def test_another_release_of_pydantic_sets_no_weights_aside(monkeypatch):
+    installed = inspect.getsource
+
+    def another(item):
+        return "new" if item.__module__.startswith("pydantic") else installed(item)
+
+    code = recipes._code(SIGN)
+    monkeypatch.setattr(inspect, "getsource", another)
+    assert recipes._code(SIGN) == code
+
+
+def test_waiting_for_another_process_is_not_counted_beside_its_training(tmp_path):
     """The training that is read has its own seconds; the waiting is taken off the run's."""
     train(SIGN, 0, Context(seed=0, folder=tmp_path))
     unhindered, waiting = (Context(seed=0, folder=tmp_path) for _ in range(2))
@@ -324,9 +344,6 @@ def test_a_recipe_may_stop_early(tmp_path):
     class Impatient(SignRecipe):
         def patience(self) -> Patience:
             return Patience("train_accuracy", 1)
-
-        def recipe(self, **changes):
-            return self
 
         def evaluate(self, network, splits):
             return {"train_accuracy": 0.5}
@@ -384,7 +401,7 @@ def test_a_training_that_stops_itself_in_its_first_half_is_the_shorter_one_too(t
     assert same(long, half)
 
 
-def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
+def test_a_training_that_was_begun_is_left_alone(tmp_path):
     """And so are those of a recipe whose rate falls, or which has an odd number of epochs."""
     context = Context(seed=0, folder=tmp_path, doubles=True)
     half = Training(of_epochs(SIGN, 2), 0).path(tmp_path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-from torch import Generator, arange, device, ones, rand, zeros
+from torch import Generator, arange, device, ones, rand, uint8, zeros
 
 from capslib import attacks, inequality
 from capslib.data import transforms
@@ -21,7 +22,9 @@ from capslib.layers import (
     with_coordinates,
 )
 from capslib.losses import margin_loss, spread_loss
+from capslib.networks import create_network
 from capslib.networks import sparse_unsupervised as sparse
+from capslib.networks.learned_routing import FlatCapsules
 from capslib.networks.negation_limitation import CapsuleStack
 from capslib.recipes import Recipe
 from capslib.registry import NETWORKS
@@ -99,6 +102,10 @@ def test_features_poses_and_grids_of_layers():
         ConvCapsules(2, 3)(rand(1, 2, 2, 2, 4, 4), rand(1, 2, 2, 2))
     with refused("pose has 5 axes"):
         ConvCapsules(2, 3)(rand(1, 4, 4, 2, 16), rand(1, 4, 4, 2))
+    with refused("types is 2 in pose and 3 in activation"):
+        FlatCapsules(8, 3, routing="em")(rand(1, 2, 2, 2, 4, 4), rand(1, 2, 2, 3))
+    with refused("activation has 3 axes"):
+        FlatCapsules(8, 3, routing="em")(rand(1, 2, 2, 2, 4, 4), rand(1, 4, 2))
     classes = ClassCapsules(2, 3, coordinates=field_centres((4, 4), [(2, 2)]))
     with refused("1 in the place of 2"):
         classes(rand(1, 1, 1, 2, 4, 4), rand(1, 1, 1, 2))
@@ -143,6 +150,25 @@ def test_a_network_refuses_images_of_another_size_and_to_be_built_for_small_ones
         NETWORKS[name]((1, 3, 30), **options)
 
 
+@pytest.mark.parametrize("name", [*OF_IMAGES, "deep_capsnet", "capsnet", "autoencoder"])
+def test_a_network_refuses_images_of_integers(name):
+    network = create_network(name, (1, 20, 20), 2)
+    message = "images have to be floats, such as pixels / 255, not torch.uint8"
+    with pytest.raises(TypeError, match=message):
+        network(zeros(2, 1, 20, 20, dtype=uint8))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("capsnet", {}), ("sparse_capsnet", {"mask": "label"})]
+)
+def test_a_decoder_refuses_labels_that_are_no_classes(name, options):
+    network, images = create_network(name, (1, 20, 20), 3, **options), rand(2, 1, 20, 20)
+    with pytest.raises(TypeError, match=r"are integers, not torch\.float32"):
+        network(images, ones(2))
+    with refused("labels go from 0 to 2, and there is 3"):
+        network(images, arange(2, 4))
+
+
 def test_images_that_are_transformed():
     image, images, generator = rand(8, 8), rand(2, 1, 8, 8), Generator()
     with refused("x has 2 axes"):
@@ -166,10 +192,20 @@ def test_values_whose_inequality_is_measured():
         inequality.theil(zeros(0, 3), dim=0)
 
 
-@pytest.mark.parametrize("number", [0, -1, 2.5, math.nan, math.inf, "3", None, True])
+@pytest.mark.parametrize("number", [0, -1, 2.5, 3.0, math.nan, math.inf, "3", None, True])
 def test_a_size_is_a_whole_number_of_at_least_one(number):
     with refused("sides has to be a whole number of at least 1"):
         check_positive(sides=number)
+    with refused("parents has to be a whole number of at least 1"):
+        DenseCapsules(5, number, 2, 4)
+    with refused("iterations has to be a whole number of at least 1"):
+        dynamic_routing(rand(2, 5, 3, 4), iterations=number)
+
+
+def test_a_size_may_be_an_integer_of_numpy():
+    five, three = np.int64(5), np.int64(3)
+    layer = DenseCapsules(five, three, 2, 4, iterations=three)
+    assert layer(rand(7, 5, 2), rand(7, 5)).pose.shape == (7, 3, 4)
 
 
 SIZES = {

@@ -21,6 +21,7 @@ import pytest
 import torch
 from helpers import Harm, notified
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from capslib import training
 from capslib.errors import Interrupted, NotFinite, UserError
@@ -34,6 +35,7 @@ from capslib.training import (
     Examples,
     History,
     Patience,
+    ProgressBar,
     accuracy,
     fit,
     permutation,
@@ -160,6 +162,54 @@ def test_a_training_of_nothing_is_an_error():
     ):
         with pytest.raises(ValueError, match="needs examples, epochs and a batch size"):
             train(**nothing)
+
+
+def test_examples_are_inputs_with_a_label_each():
+    inputs, labels = blobs()
+    for count in (EXAMPLES - 1, EXAMPLES + 1):
+        examples = Examples(inputs, labels.new_zeros(count))
+        with pytest.raises(ValueError, match=f"{EXAMPLES} inputs need as many .* not {count}$"):
+            train(examples=examples)
+    for examples in ((inputs, labels), DataLoader(TensorDataset(inputs, labels))):
+        with pytest.raises(TypeError, match=f"Examples.*, not {type(examples).__name__}$"):
+            train(examples=examples)
+
+
+def test_a_bar_appears_before_the_first_epoch_ends_and_starts_where_a_run_goes_on(
+    tmp_path, capsys
+):
+    def look(step: int) -> None:
+        if step == 1:
+            shown.append(capsys.readouterr().err)
+        kill_after(PER_EPOCH + 2)(step)
+
+    shown: list[str] = []
+    path = tmp_path / "run.pt"
+    with pytest.raises(KeyboardInterrupt), ProgressBar() as bar:
+        train(often(path, progress=bar), before_step=look)
+    assert f" 0/{STEPS} " in shown[0]
+    capsys.readouterr()
+    with ProgressBar() as bar:
+        train(often(path, progress=bar))
+    first, *_, last = capsys.readouterr().err.strip().split("\r")
+    assert f" {PER_EPOCH + 2}/{STEPS} " in first
+    assert f" {STEPS}/{STEPS} " in last
+    with ProgressBar() as bar:
+        train(often(path, progress=bar))  # finished
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("epochs", [EPOCHS - 1, EPOCHS + 1])
+def test_a_finished_file_is_read_for_more_epochs_and_set_aside_for_fewer(tmp_path, epochs):
+    path = tmp_path / "run.pt"
+    train(often(path))
+    if epochs > EPOCHS:
+        history = train(often(path), epochs=epochs)
+        assert len(history.terms["loss"]) == STEPS
+        return
+    with notified(rf"belongs to another training, .*: it is at step {STEPS} of"):
+        history = train(often(path), epochs=epochs)
+    assert len(history.terms["loss"]) == epochs * PER_EPOCH
 
 
 def test_a_context_takes_names_of_folders():
@@ -487,24 +537,43 @@ DAMAGES = {
     "code": (lambda path: torch.save({"step": Harm()}, path), "UnpicklingError"),
 }
 """What may happen to a checkpoint, and what a run says of it."""
-CHANGES = [
-    ({"step": STEPS}, f"at step {STEPS} of {STEPS}"),
-    ({"step": -5}, "step"),
-    ({"step": STEPS + 1, "finished": True}, f"at step {STEPS + 1} of"),
-    ({"finished": "no"}, "finished"),
-    ({"terms": {"loss": torch.zeros(28)}}, f"of 28 steps, not of {STEPS}"),
-    ({"terms": {"loss": NO_NUMBER.expand(STEPS)}}, "a loss before its step is not"),
-    ({"model": dict.fromkeys(network().state_dict(), NO_NUMBER)}, "a weight or a moment"),
-    ({"best": {"0.weight": NO_NUMBER}}, "a weight or a moment of it is not"),
-    ({"optimizer": {"exp_avg": NO_NUMBER}}, "a weight or a moment of it is not"),
-    ({"seconds": -100.0}, "seconds"),
-    ({"seconds": 1e308}, "seconds"),
-    ({"resumed_from": [-3]}, "resumed_from"),
-    ({"resumed_from": [12]}, "taken up at step 12, and is at 9"),
-    ({"epochs": {"accuracy": ["good"]}}, "epochs"),
-    ({"code": "of yesterday"}, "another version of the code"),
-    *(({part: None}, "") for part in ("model", "optimizer", "epochs", "random", "seconds")),
-]
+CHANGES = {
+    "the last step": ({"step": STEPS}, f"at step {STEPS} of {STEPS}"),
+    "a step below zero": ({"step": -5}, "step"),
+    "a step too many": ({"step": STEPS + 1, "finished": True}, f"at step {STEPS + 1} of"),
+    "finished in words": ({"finished": "no"}, "finished"),
+    "more losses than steps": (
+        {"terms": {"loss": torch.zeros(28)}},
+        f"of 28 steps, not of {STEPS}",
+    ),
+    "a loss that is NaN": (
+        {"terms": {"loss": NO_NUMBER.expand(STEPS)}},
+        "a loss before its step is not",
+    ),
+    "a weight that is NaN": (
+        {"model": dict.fromkeys(network().state_dict(), NO_NUMBER)},
+        "a weight or a moment",
+    ),
+    "a best weight that is NaN": (
+        {"best": {"0.weight": NO_NUMBER}},
+        "a weight or a moment of it is not",
+    ),
+    "a moment that is NaN": (
+        {"optimizer": {"exp_avg": NO_NUMBER}},
+        "a weight or a moment of it is not",
+    ),
+    "seconds below zero": ({"seconds": -100.0}, "seconds"),
+    "too many seconds": ({"seconds": 1e308}, "seconds"),
+    "taken up below zero": ({"resumed_from": [-3]}, "resumed_from"),
+    "taken up in the future": ({"resumed_from": [12]}, "taken up at step 12, and is at 9"),
+    "an accuracy in words": ({"epochs": {"accuracy": ["good"]}}, "epochs"),
+    "another code": ({"code": "of yesterday"}, "another version of the code"),
+    "no model": ({"model": None}, ""),
+    "no optimizer": ({"optimizer": None}, ""),
+    "no epochs": ({"epochs": None}, ""),
+    "no random numbers": ({"random": None}, ""),
+    "no seconds": ({"seconds": None}, ""),
+}
 """Parts of a checkpoint that no run can have written, and what a run says of them."""
 
 
@@ -512,12 +581,12 @@ def change(parts: dict, path: Path) -> None:
     torch.save(torch.load(path, weights_only=True) | parts, path)
 
 
-CASES = [(functools.partial(change, parts), message) for parts, message in CHANGES]
-CASES += DAMAGES.values()
-NAMES = [*map(str, range(len(CHANGES))), *DAMAGES]
+CASES = dict(DAMAGES)
+for name, (parts, message) in CHANGES.items():
+    CASES[name] = functools.partial(change, parts), message
 
 
-@pytest.mark.parametrize(("damage", "message"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("damage", "message"), CASES.values(), ids=CASES)
 def test_a_checkpoint_that_cannot_be_trusted_is_set_aside_whole(
     tmp_path, monkeypatch, checkpoint, undisturbed, damage, message
 ):

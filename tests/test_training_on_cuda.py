@@ -34,7 +34,7 @@ RECIPES = recipes()
 def loss_and_gradients(recipe: Recipe, device: str) -> dict[str, Tensor]:
     """Return the terms of the loss of the first batch, and its gradients, in float64."""
     first = recipe.splits(Context(0, max_steps=1))[0]["train"]
-    batch = first[torch.arange(recipe.batch_size)]
+    batch = first.rows(torch.arange(recipe.batch_size))
     inputs = recipe.seen(batch.inputs)
     network = new_network(recipe, tuple(inputs.shape[1:]), 0).eval()
     recipe.start(network, first, 0)

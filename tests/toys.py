@@ -136,16 +136,14 @@ def measured(arm: Arm, context: Context) -> Outcome:
     return Outcome(metrics={"size": size})
 
 
-def experiment(
-    options: type[Config], run: Callable[[Arm, Context], Outcome], name: str = "toy"
-) -> Experiment:
+def experiment(options: type[Config], run: Callable[[Arm, Context], Outcome]) -> Experiment:
     """Return an experiment of three arms, of sizes 1, 2 and 3."""
 
     def arms(scale: Scale) -> list[Arm]:
         return [Arm(f"size_{size}", options=options(size=size)) for size in (1, 2, 3)]
 
     return Experiment(
-        name=name,
+        name="toy",
         paper=STEM,
         arms=arms,
         run=run,
@@ -163,9 +161,12 @@ def training(arm: Arm, seed: int) -> Training:
 TOY = experiment(ToyOptions, run_toy)
 
 
-def until(condition: Callable[[], object], seconds: float = 300) -> None:
-    """Wait until a condition is true; how long it takes depends on the machine."""
-    for _ in range(int(seconds * 200)):
+def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition is true, for five minutes at most.
+
+    How long it takes depends on the machine.
+    """
+    for _ in range(300 * 200):
         if condition():
             return
         time.sleep(0.005)

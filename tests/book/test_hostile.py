@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from helpers import make_record
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from pydantic import ValidationError
 
@@ -86,7 +88,7 @@ def hostile(record: Record) -> Record:
 
 
 @pytest.fixture
-def records(make_record) -> list[Record]:
+def records() -> list[Record]:
     """Records that decide claims, and one of an arm that nobody planned, with hostile texts."""
     data = DataFingerprint(
         name="smallnorb",
@@ -177,16 +179,4 @@ def unescaped(code: str) -> list[str]:
 @pytest.mark.parametrize("path", [*(ROOT / "notebooks").glob("*.py")], ids=lambda p: p.stem)
 def test_no_chapter_goes_around_the_escaping(path):
     assert unescaped(path.read_text(encoding="utf-8")) == [], "frames.styled escapes"
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from IPython.display import HTML",
-        "from IPython import display; display.HTML(text)",
-        "HTML(text)",
-        "table.style.format()",
-    ],
-)
-def test_a_way_around_the_escaping_is_found(code):
-    assert len(unescaped(code)) == 1
+    assert unescaped(inspect.getsource(frames)), "which it can as it sets the style"

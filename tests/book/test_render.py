@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
-from capsbook import evidence, fixed_options, render, sources
+from capsbook import evidence, fixed_options, render, sources, templating
 
 from capslib.lab import claims
 from capslib.lab.headlines import headlines
@@ -71,7 +71,7 @@ def verdict() -> Verdict:
 
 
 def draw(template: str, evidence: evidence.Evidence, **values) -> BeautifulSoup:
-    html = render.draw(template, evidence=evidence, links=Links(), **values)
+    html = templating.draw(template, evidence=evidence, links=Links(), **values)
     return BeautifulSoup(html, "html.parser")
 
 
@@ -97,10 +97,10 @@ def test_numbers_as_text(verdict):
     assert claims.ours(Verdict(CLAIM, "waiting", "")) == "not run"
     exact = Verdict(CLAIM, "holds", "", n=3, scale="cpu", exact=True)
     assert claims.basis(exact) == "", "a count is no mean"
-    undecided = Verdict(CLAIM, "undecided", "", n=3, scale="cpu", derived="x: y")
+    undecided = Verdict(CLAIM, "undecided", "", n=3, scale="cpu", derived=("x: y",))
     assert claims.ours(undecided) == "undecided"
     assert claims.basis(undecided) == "n = 3, small networks, derived data"
-    by_seed = Verdict(CLAIM, "measured", "", listed=(80, 10.5), unit="percent", scale="cpu")
+    by_seed = Verdict(CLAIM, "measured", "", by_seed=(80, 10.5), unit="percent", scale="cpu")
     assert claims.ours(by_seed) == f"80 · 10.50{NBSP}%"
     failed = Verdict(CLAIM, "contradicted", "", scale="paper")
     count = replace(failed, parts=(verdict, failed), reason="Of 2 parts 1 hold.")
@@ -132,7 +132,7 @@ def test_a_row_leads_to_what_stands_behind_the_verdict(nothing):
         parts=(part,),
         scale="cpu",
         shares=("NEG-W-1",),
-        derived="norb: halved",
+        derived=("norb: halved", "mnist: a part"),
     )
     nothing.hours[CLAIM.id] = 7.2
     cells = row(verdict, nothing)
@@ -141,7 +141,7 @@ def test_a_row_leads_to_what_stands_behind_the_verdict(nothing):
         '<b>"A" & B</b>',
         "depth 3: opposite order. <i>No</i>.",
         "why, 1 part, 1 run",
-        "Derived data: norb: halved.",
+        "Derived data: norb: halved; mnist: a part.",
         "about 7 hours of one CPU core",
         "shares runs with 1 other claim",
     ):
@@ -236,7 +236,7 @@ BENCHMARK = dict(
 
 
 def machine(template: str, rows: list[dict[str, str]]) -> BeautifulSoup:
-    return BeautifulSoup(render.draw(template, machines=[rows]), "html.parser")
+    return BeautifulSoup(templating.draw(template, machines=[rows]), "html.parser")
 
 
 def cells(page: BeautifulSoup) -> list[list[str]]:

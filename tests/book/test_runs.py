@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
-from capsbook import evidence, notebooks, render, runs
+from capsbook import evidence, notebooks, render, runs, templating
 from capsbook.book import Book
+from helpers import make_record
 
 from capslib import papers
 from capslib.lab.ledger import ledger
@@ -66,7 +67,7 @@ def test_a_row_of_runs_has_the_value_of_each_seed_and_leads_to_its_record(
     keys = add_records(tmp_path)
     loaded = evidence.load(tmp_path)
     links = SimpleNamespace(file=str, record=lambda run: run.path.name)
-    page = BeautifulSoup(render.draw("runs", evidence=loaded, links=links), "html.parser")
+    page = BeautifulSoup(templating.draw("runs", evidence=loaded, links=links), "html.parser")
     assert page.details["id"] == "runs-negation_limitation-sign-paper"
     assert "3 runs, 4.5 s" in " ".join(page.summary.text.split())
     (row,) = page.select("tbody tr")
@@ -78,7 +79,7 @@ def test_a_row_of_runs_has_the_value_of_each_seed_and_leads_to_its_record(
     assert cited == (page.details["id"], line)
 
 
-def test_a_configuration_of_ones_own_has_a_row_that_says_how_it_differs(tmp_path, make_record):
+def test_a_configuration_of_ones_own_has_a_row_that_says_how_it_differs(tmp_path):
     experiment = papers.experiments("negation_limitation")["sign"]
     trial, *_ = experiment.trials("paper", where={"arm": "dynamic/bias"}, seeds=[3])
     for rate in (1e-5, 2e-5):
@@ -103,7 +104,7 @@ def test_runs_as_csv_have_every_metric(tmp_path, add_records):
 
 def test_the_claims_as_csv(tmp_path, add_records):
     keys = add_records(tmp_path)
-    verdicts = evidence.load(tmp_path).of()
+    verdicts = evidence.load(tmp_path).verdicts_of()
     rows = {row["Claim"]: row for row in csv.DictReader(runs.claims_csv(verdicts).splitlines())}
     assert list(rows) == list(ledger())
     assert rows["NEG-T1-rba-bias"]["Records"].split() == keys
@@ -123,7 +124,7 @@ def test_a_text_that_a_spreadsheet_would_compute_is_quoted(tmp_path, add_records
     assert row["device"] == "-1.5e-05", "a number"
 
 
-def test_a_record_of_an_earlier_revision_does_not_stop_the_build(tmp_path, make_record):
+def test_a_record_of_an_earlier_revision_does_not_stop_the_build(tmp_path):
     """Its configuration may have a field that is gone; it counts for no claim."""
     symmetry = papers.experiments("negation_limitation")["symmetry"]
     changes = {"revision": symmetry.revision - 1, "config": {"gone": 3}}

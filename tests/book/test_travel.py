@@ -64,6 +64,8 @@ Inside {term}`pose`:
 ```{claims-table} negation_limitation
 ```
 ````
+```{claims-table} EM-W-8 NEG-W-1
+```
 ```python
 x = {1: `2`}
 ```
@@ -85,6 +87,8 @@ def test_directives_and_roles_become_plain_markdown(book):
         "see [Rerun it yourself](https://x/blob/main/book/rerun.md).",
         "<details><summary>More</summary>\n\nInside pose:\n| Claim | Paper |",
         "| NEG-T1-rba-bias | 99.70",
+        "</details>\n| Claim | Paper |",
+        "\n| EM-W-8 |",
         "\nIt holds.\n\n| The paper claims | Verdict |",
         "x = {1: `2`}",
     ):
@@ -120,7 +124,7 @@ def test_a_published_notebook_is_stable(tmp_path):
 
 
 def test_colab_and_binder_open_what_is_published():
-    links = travel.launch_links("n", "https://github.com/a/b/")
+    links = travel.launch_links("n", "https://github.com/a/b")
     colab = (
         "https://colab.research.google.com/github/a/b/blob/gh-pages/_static/notebooks/n.ipynb"
     )

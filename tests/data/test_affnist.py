@@ -108,6 +108,8 @@ def test_a_prepared_set_is_taken_for_mnist(tmp_path):
     assert (fingerprint.name, fingerprint.deviations) == ("affnist", ("a few",))
     with pytest.raises(UserError, match="holds 3 test images, and 4 are wanted"):
         affnist("mnist", 4, 40, tmp_path)
+    with pytest.raises(UserError, match="40 pixels a side, and 28 are wanted: ask for 40, or"):
+        affnist("mnist", 2, 28, tmp_path)
 
 
 def test_a_damaged_file_is_refused_and_not_replaced_by_generated_images(publish, tmp_path):

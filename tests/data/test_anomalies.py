@@ -109,15 +109,22 @@ def test_a_share_that_leaves_no_anomaly_is_refused(percent):
     with pytest.raises(UserError, match=r"take at least 0.0084 % and less than 100 %"):
         counts("outliers", percent)
     assert counts("outliers", 0.0084)[1] == 1
+    all_anomalies, none = np.ones(5, np.int64), np.zeros(5, np.int64)
+    rng = np.random.default_rng(0)
+    with pytest.raises(UserError, match="the data have no normal example"):
+        anomalies.few_anomalies(all_anomalies, 10, rng)
+    with pytest.raises(UserError, match="the data have none"):
+        anomalies.few_anomalies(none, 10, rng)
 
 
 def test_letters_of_another_length_or_alphabet_are_refused():
     short = np.zeros((1, 20), np.uint8)
-    with pytest.raises(UserError, match=r"23 letters long.*these have 20 letters"):
+    with pytest.raises(UserError, match=r"23 letters long.*these are 20 long"):
         anomalies.one_hot_pairs(short, short)
-    fifth_letter = np.full((1, 23), 4, np.uint8)
-    with pytest.raises(UserError, match="up to 4"):
-        anomalies.one_hot_pairs(fifth_letter, fifth_letter)
+    sound = np.zeros((1, 23), np.int8)
+    for letter in (4, -1):
+        with pytest.raises(UserError, match=rf"of the letters (0, )?{letter}"):
+            anomalies.one_hot_pairs(sound, np.full((1, 23), letter, np.int8))
 
 
 ORIGINALS = {"tints": "cifar10", "moles": "ham10000", "guides": "crispr"}

@@ -7,7 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from test_fetch import Mirror
+from mirror import Mirror
 from writers import (
     NAMES,
     TINY,

@@ -486,8 +486,9 @@ def test_labels_are_of_the_classes_that_the_set_has(folder, label):
     change_entry(folder, "train/labels.npy", sha256=pooch.file_hash(path))
     message = rf"train/labels.npy has labels from .*{label}.*and there are 10 classes"
     for call in (load_first, data.require):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=message) as caught:
             call("mnist", folder.parent)
+    assert data.verify("mnist", folder.parent) == [str(caught.value)]
 
 
 def test_an_array_is_read_once_until_its_file_changes(folder, monkeypatch):

@@ -37,6 +37,11 @@ def test_standardise(x):
     torch.testing.assert_close(T.standardise(faint), (faint - faint.mean()) * 4)
 
 
+@pytest.mark.filterwarnings("ignore:std")  # torch warns of numbers without a deviation
+def test_a_batch_without_images_stays_one(x):
+    assert T.standardise(x[:0]).shape == (0, 2, 9, 7)
+
+
 def test_bounds_are_what_black_and_white_become(x):
     """Also for an image of a grey, whose deviation has a floor: it becomes 0, in the middle."""
     grey = torch.full((1, 2, 9, 7), 0.25)

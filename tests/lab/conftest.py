@@ -8,6 +8,8 @@ import dask
 import distributed
 import pytest
 import toys
+from distributed.utils import get_mp_context
+from forked import preloaded
 
 from capslib import papers
 from capslib.lab import workers
@@ -30,10 +32,18 @@ def toy(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def new_processes(forked):
-    """Let worker processes that start know the toys."""
-    with dask.config.set({"distributed.worker.preload": [toys.__file__]}):
-        yield
+def new_processes():
+    """Workers of this process are forks of one that has torch already, and know the toys; those
+    of `capslib run` as a process start as they do.
+    """
+    settings = {
+        "distributed.worker.multiprocessing-method": "forkserver",
+        "distributed.worker.preload": [toys.__file__],
+    }
+    with dask.config.set(settings):
+        get_mp_context()  # which names modules of its own
+        with preloaded("torch", "distributed.nanny", "capslib.lab.batch", "capslib.training"):
+            yield
 
 
 @pytest.fixture(scope="module")

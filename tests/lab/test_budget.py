@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
+from helpers import make_record
+from made_up import MNIST
 
 from capslib import papers
 from capslib.errors import UserError
@@ -22,6 +27,7 @@ from capslib.lab.budget import (
 )
 from capslib.lab.estimates import Estimate
 from capslib.lab.planning import GIB, Crew
+from capslib.lab.records import Record
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 
@@ -189,15 +195,49 @@ def test_of_committed_records_only_what_is_missing_waits(store):
     assert not set(full.claims) - set(empty.claims)
 
 
-def test_a_quarter_of_an_hour_on_a_card_decides_whole_tables(monkeypatch):
-    """The network that a card has measured comes first: ten kinds and three seeds each."""
+def test_a_claim_with_a_record_that_is_left_out_waits_for_nothing_that_could_run(store):
+    """A run leaves that trial alone, and would not decide the claim."""
+    waiting = waiting_for(["negation_limitation"], "cpu", store)
+    (of_claim,) = [item for item in waiting.bundles if "NEG-W-5" in item.claims]
+    record = make_record(waiting.trials[min(of_claim.trials)])
+    store.put(record.model_copy(update={"finished": record.started - timedelta(seconds=1)}))
+    assert "NEG-W-5" not in waiting_for(["negation_limitation"], "cpu", store).claims
+
+
+def cells_of_table_2() -> Waiting:
+    """Return a group for each of six cells: ten kinds of anomalies with three seeds each."""
+    detection = papers.experiments("inequality_anomaly")["detection"]
+    waiting = Waiting()
+    for name, percent in product(("mnist", "kmnist"), (0.1, 1.0, 10.0)):
+        where = {"data": name, "setup": "outliers", "percent": percent}
+        trials = {trial.key: trial for trial in detection.trials("paper", where=where)}
+        claim = f"INQ-T2-{name}-{percent:g}pct-palma"
+        waiting.bundles.append(Bundle((claim,), frozenset(trials)))
+        waiting.trials.update(trials)
+    return waiting
+
+
+def ten_at_once_on_a_card() -> Iterator[Record]:
+    """Yield what a card measured of one of those networks, with seeds that no claim needs."""
+    experiment = papers.experiments("inequality_anomaly")["detection"]
+    where = {"arm": "mnist/outliers/1_percent/kind_0"}
+    for trial in experiment.trials("paper", where=where, seeds=range(90, 100)):
+        record = make_record(trial, data=[MNIST], wall_seconds=60, peak_memory_bytes=10**9)
+        environment = record.environment.model_copy(update={"device": "NVIDIA H100"})
+        finished = record.started + timedelta(seconds=60)
+        yield record.model_copy(update={"environment": environment, "finished": finished})
+
+
+def test_a_quarter_of_an_hour_on_a_card_decides_whole_cells_of_a_table(store, monkeypatch):
     monkeypatch.setattr(budget, "cuda_devices", lambda: 0)
-    store, settings = Store(RESULTS), Settings(scale="paper", device="cuda")
-    waiting = waiting_for(["inequality_anomaly"], "paper", store)
+    settings = Settings(scale="paper", device="cuda")
+    for record in ten_at_once_on_a_card():
+        store.put(record)
+    waiting = cells_of_table_2()
     choice = budget.plan_budget(waiting, store, settings, 900)
     assert choice.groups
     assert max(group.ends for group in choice.groups) <= 900
-    assert all(len(group.trials) % 3 == 0 for group in choice.groups)
+    assert {len(group.trials) for group in choice.groups} == {30}
     assert choice.groups[0].headlines > 0
     assert choice.groups[0].crew.workers > 1
     longer = budget.plan_budget(waiting, store, settings, 9000)
@@ -259,3 +299,17 @@ def test_a_card_runs_one_at_a_time_where_memory_is_not_known(monkeypatch):
     assert crew([known]) == Crew(2, 3)
     assert crew([known, unknown]) == Crew(2, 1)
     assert budget.crews(Settings(scale="paper", device="cuda:1"))([known]) == Crew(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "crew"),
+    [("cuda", 0, Crew(1, 7)), ("cuda", 2, Crew(1, 2)), ("mps", 0, Crew(1, 1))],
+)
+def test_on_a_machine_without_cuda_only_a_cuda_device_is_elsewhere(
+    monkeypatch, device, workers, crew
+):
+    monkeypatch.setattr(budget, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(planning, "cuda_devices", lambda: 0)
+    settings = Settings(scale="paper", device=device, workers=workers)
+    # 8 × 1.25 and one for the process: 11 of 80 GiB
+    assert budget.crews(settings)([Estimate(1.0, 8 * GIB, "")]) == crew

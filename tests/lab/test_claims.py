@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers import make_record
 from made_up import MNIST, metric
 
 from capslib import papers
@@ -67,9 +68,7 @@ def test_numbers_are_written_for_readers(value, text):
 
 
 @pytest.mark.parametrize("selection", [{"seeds": [999]}, {"change": {"epochs": 1}}])
-def test_a_trial_that_no_scale_names_counts_for_nothing(
-    store, add_records, make_record, selection
-):
+def test_a_trial_that_no_scale_names_counts_for_nothing(store, add_records, selection):
     add_records(store.root)
     expected = judged(store)[CLAIM].records
     sign = papers.experiments(STEM)["sign"]
@@ -102,7 +101,7 @@ def test_claims_that_use_the_same_records_name_each_other():
     assert not {"EM-W-4", "EM-W-10"} & set(by_id["EM-W-10"].shares)
 
 
-def test_a_trial_with_twice_the_epochs_tells_whether_an_order_rests(store, make_record):
+def test_a_trial_with_twice_the_epochs_tells_whether_an_order_rests(store):
     """From the store, by the experiment's own arms: 8 epochs where the scale has 4."""
     depth = papers.experiments(STEM)["depth"]
     curve = {"batch_accuracy": [0.9]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import contrast
+from helpers import contrast, make_record
 from matplotlib.colors import to_hex, to_rgb
 
 from capslib.lab import frames, plots
@@ -22,7 +22,7 @@ def with_trial(record: Record, **fields: object) -> Record:
 
 
 @pytest.fixture
-def records(trial, make_record):
+def records(trial):
     """Two seeds of one arm and one of another."""
     records = []
     for seed, bias in ((0, True), (1, True), (0, False)):
@@ -78,14 +78,14 @@ def test_costs_by_experiment_scale_and_device(records):
 
 def test_the_configuration_of_every_scale_beside_the_papers():
     errors = experiments("em_routing")["test_error"]
-    copy = {"cpu, copy": errors.at("cpu")["copy/main"]}
+    copy = {("cpu", "copy"): errors.at("cpu")["copy/main"]}
     table = frames.configuration(errors, more=copy, shown=["epochs"])
     assert list(table.columns) == ["paper", "cpu", "cpu, copy", "smoke"]
     assert table.loc["weight decay", "paper"] == "2·10⁻⁷"
     assert table.loc["epochs"].tolist()[1:3] == ["12", "24"]
     assert "loss" not in table.index, "arms differ in it"
     assert table.loc["seeds", "cpu, copy"] == table.loc["seeds", "cpu"]
-    table = frames.configuration(errors, arm=["weight_decay"])
+    table = frames.configuration(errors, hidden=["weight_decay"])
     assert "weight decay" not in table.index
 
 

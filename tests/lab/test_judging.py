@@ -61,12 +61,12 @@ def cpu(values: list[float | None], **fields: object) -> list[Record]:
     return records(values, scale="cpu", **fields)
 
 
-def order(check: Check | AtLeast | Erratum, runs: list[Record] | Runs) -> Verdict:
-    return judge(ORDER, check, runs)
+def order(check: Check | AtLeast | Erratum, runs: list[Record]) -> Verdict:
+    return judge(ORDER, check, with_budgets(runs))
 
 
 def value(paper: float, runs: list[Record], check: Check = VALUE, **fields: object) -> Verdict:
-    return judge(number(paper, **fields), check, runs)
+    return judge(number(paper, **fields), check, with_budgets(runs))
 
 
 def assert_says(verdict: Verdict, status: str, reason: str) -> None:
@@ -216,19 +216,19 @@ def test_a_failed_replicate_is_named_and_not_dropped(end):
     reason = f"Failed replicates: seeds 3, 5 ended in {end}."
     verdict = value(95.5, REPLICATES + runs)
     assert_says(verdict, "inconclusive", reason)
-    assert verdict.listed == pytest.approx([95, 96, 95.5])
+    assert verdict.by_seed == pytest.approx([95, 96, 95.5])
     assert runs[0].key in verdict.records
     verdict = order(AHEAD, both_arms() + runs)
     assert_says(verdict, "inconclusive", reason)
-    theorem = judge(THEOREM, at_most(1e-12), violations(1e-13) + runs)
+    theorem = judge(THEOREM, at_most(1e-12), with_budgets(violations(1e-13) + runs))
     assert_says(theorem, "undecided", reason)
 
 
 def test_a_record_of_an_earlier_revision_does_not_count():
     runs = records([*BAD, 0.2, 0.3]) + records(GOOD, revision=2)
     picked = Runs(runs, lambda run: run.trial.revision - 1)
-    assert value(95.5, picked).n == 3
-    assert "5 of the experiment have another" in order(NO, picked).reason
+    assert judge(number(95.5), VALUE, picked).n == 3
+    assert "5 of the experiment have another" in judge(ORDER, NO, picked).reason
 
 
 def test_what_the_ledger_rules_out_stays_so_with_its_reason():
@@ -345,7 +345,7 @@ def test_an_interval_stays_in_the_limits_of_its_metric():
 
 def test_a_comparison_is_shown_in_the_unit_of_the_paper_or_else_in_its_own():
     chance = ORDER.model_copy(update={"unit": "percent"})
-    verdict = judge(chance, YES, REPLICATES)
+    verdict = judge(chance, YES, with_budgets(REPLICATES))
     assert our_value(verdict) == "95.50\N{NO-BREAK SPACE}%"
     verdict = order(YES, REPLICATES)
     assert our_value(verdict) == "0.955"
@@ -357,10 +357,11 @@ def test_a_lead_says_whose_it_is_and_of_what():
     """First − second, so that a reader need not guess what a number below zero means."""
     runs = both_arms([0.1] * 3, [0.3] * 3)
     behind = order(replace(AHEAD, margin=0.05), runs)
+    assert behind.quantity == "lead in accuracy (a − b)"
     assert behind.measures == "lead in accuracy (a − b), above 0.05 for the claim"
     assert our_value(behind) == "lead −0.2"
     fewer = order(replace(AHEAD, op="<"), runs)
-    assert fewer.measures.startswith("lead in accuracy (b − a)"), "who has fewer leads"
+    assert fewer.quantity == "lead in accuracy (b − a)", "who has fewer leads"
     assert our_value(fewer) == "lead 0.2"
     assert order(BELOW, runs).measures == "mean of accuracy, below 0.5 for the claim"
 
@@ -386,6 +387,15 @@ def test_all_parts_of_a_claim_are_judged_at_one_scale():
     runs = REPLICATES + both_arms(scale="cpu")
     first, second = order(check, runs).parts
     assert first.scale == second.scale == "cpu"
+
+
+def test_an_arm_of_another_name_at_cpu_scale_is_sought_at_both_scales():
+    check = parts(YES, replace(NO, arms=replace(B, cpu="small")))
+    runs = [*cpu(GOOD), record(0.1, arm="b")]
+    _, part = order(check, runs).parts
+    assert_says(part, "waiting", "cpu scale, at which the other parts are judged")
+    _, part = order(check, runs[:-1]).parts
+    assert_says(part, "waiting", "No record on real data at cpu or paper scale.")
 
 
 def test_a_claim_may_need_the_scale_of_the_paper():
@@ -414,7 +424,7 @@ def test_a_part_of_the_papers_data_gives_no_word_of_the_papers_size(data):
     assert_says(verdict, "measured", "on other data than the paper's: it decides nothing.")
     assert verdict.group == words.REDUCED
     assert verdict.scale == "paper"
-    assert verdict.derived.startswith(f"{data.name}: ")
+    assert verdict.derived[0].startswith(f"{data.name}: ")
     verdict = order(AHEAD, both_arms(data=[data]))
     assert verdict.status == "same order"
 
@@ -442,19 +452,19 @@ def test_a_decision_needs_a_run_with_twice_the_budget_that_agrees():
     runs = both_arms(scale="cpu")
     single = order(AHEAD, runs)
     assert_says(single, "undecided", "no run with twice the budget yet")
-    confirmed = order(AHEAD, with_budgets(runs + twice()))
+    confirmed = order(AHEAD, runs + twice())
     assert_says(confirmed, "same order", "with twice the budget (")
     assert confirmed.n == 3
     assert set(confirmed.records) > set(single.records)
-    turned = order(AHEAD, with_budgets(runs + twice(0.1, 0.95)))
+    turned = order(AHEAD, runs + twice(0.1, 0.95))
     assert_says(turned, "undecided", "another")
 
 
 def test_a_value_that_is_not_the_papers_stays_open_if_twice_the_budget_brings_it_there():
     check = replace(VALUE, at_rest=BOTH_SCALES)
-    steady = with_budgets(both_arms() + twice(0.961, scale="paper"))
+    steady = both_arms() + twice(0.961, scale="paper")
     assert value(98, steady, check).status == "not reproduced"
-    risen = with_budgets(both_arms() + twice(0.98, scale="paper"))
+    risen = both_arms() + twice(0.98, scale="paper")
     assert value(98, risen, check).status == "inconclusive"
 
 
@@ -471,7 +481,7 @@ def test_twice_the_budget_moves_an_arm_at_rest_by_a_tenth_at_most(arm):
     def after(factor: float) -> Verdict:
         ends = {"a": 0.85, "b": 0.1}
         ends[arm] *= factor
-        return order(AHEAD, with_budgets(runs + twice(**ends)))
+        return order(AHEAD, runs + twice(**ends))
 
     assert after(1.09).status == "same order"
     assert_says(after(1.11), "undecided", "but accuracy moved from")
@@ -488,7 +498,7 @@ def test_twice_the_budget_moves_an_arm_at_rest_by_a_tenth_at_most(arm):
 )
 def test_a_longer_run_has_to_be_sound(doubled, reason):
     check = replace(AHEAD, arms=(FLOOR, B))
-    runs = with_budgets(both_arms(scale="cpu") + doubled)
+    runs = both_arms(scale="cpu") + doubled
     verdict = order(check, runs)
     assert_says(verdict, "undecided", reason)
 
@@ -496,14 +506,16 @@ def test_a_longer_run_has_to_be_sound(doubled, reason):
 def test_a_longer_run_on_a_part_of_the_data_shows_no_rest():
     check = replace(AHEAD, at_rest=BOTH_SCALES)
     runs = both_arms() + twice(scale="paper", data=[PART])
-    verdict = order(check, with_budgets(runs))
+    verdict = order(check, runs)
     assert_says(verdict, "inconclusive", "with twice the budget are on other data")
 
 
 def test_a_training_that_a_rule_stopped_is_its_own_with_twice_the_epochs():
     stopped = cpu(GOOD, metrics={"epochs": metric(3, "count")})
     complete = cpu(GOOD, metrics={"epochs": metric(4, "count")})
-    assert order(YES, stopped).status == "same order"
+    verdict = order(YES, stopped)
+    assert verdict.status == "same order"
+    assert verdict.records == tuple(run.key for run in stopped), "each once"
     assert order(YES, complete).status == "undecided"
 
 
@@ -518,9 +530,9 @@ def test_of_a_difference_each_side_has_to_be_at_rest():
     check = Check(A, difference("left", "right"), ">")
     resting = record(0.5, epochs=8, **measured(0.55))
     moving = record(0.5, epochs=8, **measured(0.6))
-    verdict = order(check, with_budgets([*runs, resting]))
+    verdict = order(check, [*runs, resting])
     assert verdict.status == "same order"
-    verdict = order(check, with_budgets([*runs, moving]))
+    verdict = order(check, [*runs, moving])
     assert verdict.status == "undecided"
 
 
@@ -544,8 +556,10 @@ def violations(*values: float, **fields: object) -> list[Record]:
 
 
 def test_a_theorem_is_held_by_its_worst_record():
+    runs = with_budgets(violations(1e-13, 2e-12, scale="cpu"))
+
     def judged(check: Check) -> Verdict:
-        return judge(THEOREM, check, violations(1e-13, 2e-12, scale="cpu"))
+        return judge(THEOREM, check, runs)
 
     broken = judged(at_most(1e-12))
     assert_says(broken, "fails", "tests/test_x.py::test_y")
@@ -559,18 +573,19 @@ def test_a_theorem_is_held_by_its_worst_record():
 def test_a_theorem_has_to_hold_at_both_scales_and_what_both_drew_alike_counts_once():
     full = violations(1e-13, 1e-13)
     broken = full + violations(1.0, scale="cpu")
-    verdict = judge(THEOREM, at_most(1e-12), broken)
+    verdict = judge(THEOREM, at_most(1e-12), with_budgets(broken))
     assert verdict.status == "fails"
     repeated = full + violations(1e-13, 1e-13, scale="cpu")
-    verdict = judge(THEOREM, at_most(1e-12), repeated)
+    verdict = judge(THEOREM, at_most(1e-12), with_budgets(repeated))
     assert verdict.n == 2
 
 
 def test_a_count_that_is_off_by_nothing_shows_the_papers_number():
     count = number(1113, kind="property", unit="count")
-    verdict = judge(count, at_most(0), violations(0))
+    runs = with_budgets(violations(0))
+    verdict = judge(count, at_most(0), runs)
     assert our_value(verdict) == "1,113"
-    verdict = judge(THEOREM, at_most(0), violations(0))
+    verdict = judge(THEOREM, at_most(0), runs)
     assert our_value(verdict) == "no exception"
 
 
@@ -580,7 +595,7 @@ def test_a_network_that_is_built_and_not_trained_is_a_count():
 
     def judged(parameters: int, **fields: object) -> str:
         run = record(parameters=parameters, **fields)
-        return judge(count, check, [run]).status
+        return judge(count, check, with_budgets([run])).status
 
     assert judged(316_650) == "holds"
     assert judged(320_001) == "fails"
@@ -665,7 +680,7 @@ def test_what_the_paper_itself_contradicts_decides_nothing_and_is_listed():
 )
 def test_a_check_that_does_not_fit_its_claim_is_a_mistake(claim, check):
     with pytest.raises(ValueError, match=claim.id):
-        judge(claim, check, both_arms())
+        judge(claim, check, with_budgets(both_arms()))
 
 
 # ---------------------------------------------------------------------- what must not matter
@@ -689,8 +704,8 @@ def test_neither_order_nor_smoke_records_nor_stand_ins_change_a_verdict(a, b, no
     shuffled = runs + noises
     random.shuffle(shuffled)
     for claim, check in QUESTIONS:
-        verdict = judge(claim, check, shuffled + shuffled)
-        assert verdict == judge(claim, check, runs)
+        verdict = judge(claim, check, with_budgets(shuffled + shuffled))
+        assert verdict == judge(claim, check, with_budgets(runs))
 
 
 @given(samples, samples, st.floats(0, 0.3))
@@ -756,6 +771,6 @@ def test_arms_are_compared_by_more_or_less_alone(op):
 
 @pytest.mark.parametrize("op", ["≈", ">", "<"])
 def test_a_theorem_is_checked_by_at_least_or_at_most(op):
-    """Others were all judged as at most."""
+    """Another operator would have no meaning for a theorem."""
     with pytest.raises(ValueError, match=f"by ≥ or ≤, not by {op}"):
         replace(at_most(0.0), op=op)

@@ -20,6 +20,7 @@ import jupytext
 import jupytext.cli
 import psutil
 import pytest
+from helpers import make_record
 from toys import until
 
 from capslib.errors import UserError
@@ -120,9 +121,7 @@ NO_CHANGES = (
 )
 
 
-def test_a_chapter_is_executed_again_after_a_change_of_what_it_uses(
-    book, trial, make_record, monkeypatch
-):
+def test_a_chapter_is_executed_again_after_a_change_of_what_it_uses(book, trial, monkeypatch):
     marks = [notebooks.fingerprint(STEM, Settings())]
     for name in CHANGES:
         append(book / name)
@@ -139,7 +138,7 @@ def test_a_chapter_is_executed_again_after_a_change_of_what_it_uses(
     assert len(set(marks)) == len(marks)
 
 
-def test_a_chapter_is_left_alone_after_other_changes(book, trial, make_record):
+def test_a_chapter_is_left_alone_after_other_changes(book, trial):
     mark = notebooks.fingerprint(STEM, Settings())
     for name in NO_CHANGES:
         append(book / name)
@@ -154,9 +153,7 @@ def test_a_chapter_is_left_alone_after_other_changes(book, trial, make_record):
 # execution
 
 
-def test_a_chapter_does_not_start_without_the_data_of_trials_that_were_only_rehearsed(
-    book, make_record
-):
+def test_a_chapter_does_not_start_without_the_data_of_trials_that_were_only_rehearsed(book):
     parameters = {"scale": "cpu", "seeds": 1, "data_dir": "none", "results_dir": "records"}
     session = Session.start(**parameters)
     for name in experiments(STEM):

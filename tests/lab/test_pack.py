@@ -92,7 +92,7 @@ def test_sizes(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "60X", "M", "1e3", "0.1"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "60X", "M", "1e3", "0.1", "9" * 400])
 def test_what_is_no_size_is_refused_with_what_is_one(text):
     with pytest.raises(UserError, match="60M"):
         parse_size(text)
@@ -207,7 +207,7 @@ def test_data_sets_are_those_of_trials_without_a_record(monkeypatch, tmp_path):
 
 
 def test_a_longer_trial_that_a_claim_waits_for_brings_its_data(monkeypatch):
-    """All others had a record, so the pack had no data, and its run stopped at once."""
+    """Also where all other trials have a record."""
     depth = papers.experiments(SIGN)["depth"]
     arm = depth.twice(depth.at("cpu")["fashion_mnist/em_vector/5/no_bias"])
     longer = depth.trial("cpu", arm, seed=0)
@@ -232,7 +232,7 @@ def test_a_trial_keeps_the_record_that_it_has_unless_that_was_interrupted(brough
 
 
 def test_a_record_comes_back_byte_for_byte(brought, tmp_path):
-    """It got the fields of its configuration that were added later, and the arm's name."""
+    """Also without fields of its configuration that were added later."""
     store = Store(tmp_path / "here")
     unpack(brought, store)
     for path in brought.glob("*/*/*.json"):
@@ -285,7 +285,7 @@ def test_checkpoints_come_along_when_asked(brought, tmp_path, checkpoint):
 def test_the_checkpoint_that_is_further_along_stays(
     brought, tmp_path, checkpoint, brought_state, local_state, copied
 ):
-    """The later one replaced a finished training by an unfinished one."""
+    """A later file may hold fewer steps."""
     brought_file = checkpoint("there", **brought_state)
     local_file = checkpoint("here", **local_state)
     expected = brought_file.read_bytes() if copied else local_file.read_bytes()

@@ -7,12 +7,21 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from helpers import make_record
 
 from capslib.errors import UserError
 from capslib.lab import planning
 from capslib.lab import store as storing
 from capslib.lab.estimates import BY_RECORDS, UNKNOWN, Estimate
-from capslib.lab.planning import GIB, Crew, expected, pinned, plan, plan_workers
+from capslib.lab.planning import (
+    GIB,
+    Crew,
+    expected,
+    largest_memory,
+    pinned,
+    plan,
+    plan_workers,
+)
 from capslib.lab.settings import Settings
 from capslib.papers.experiment import Trial
 
@@ -42,18 +51,15 @@ def machine(monkeypatch):
 )
 def test_which_workers_there_are(machine, settings, memory, devices):
     settings = Settings(**{"scale": "cpu", **settings})
-    trials = [Estimate(1.0, memory, "")] * 100
-    assert plan_workers(settings, trials) == devices
+    assert plan_workers(settings, 100, memory) == devices
 
 
-def test_the_largest_trial_decides_and_an_unknown_one_is_reason_for_care(machine):
-    settings = Settings(scale="cpu", device="cuda:0")
-    small = [Estimate(1.0, GIB, "")] * 100
-    large = Estimate(1.0, 8 * GIB, "")
-    devices = plan_workers(settings, [*small, large])
-    assert len(devices) == 3
-    devices = plan_workers(settings, [*small, UNKNOWN])
-    assert len(devices) == 1
+def test_the_largest_trial_decides_and_on_a_card_an_unknown_one_may_be_it():
+    small, large = Estimate(1.0, GIB, ""), Estimate(1.0, 8 * GIB, "")
+    assert largest_memory([small, large, small], "cuda:0") == 8 * GIB
+    assert largest_memory([small, UNKNOWN], "cuda:0") is None
+    assert largest_memory([small, UNKNOWN], "cpu") == GIB
+    assert largest_memory([UNKNOWN], "cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def seeds(trial: Trial, first: int, last: int) -> list[Trial]:
     return [trial.model_copy(update={"seed": seed}) for seed in range(first, last)]
 
 
-def test_a_plan_reads_each_record_once(trial, store, make_record, monkeypatch):
+def test_a_plan_reads_each_record_once(trial, store, monkeypatch):
     finished = seeds(trial, 0, 20)
     for seeded in finished:
         store.put(make_record(seeded))
@@ -107,7 +113,7 @@ def test_a_plan_reads_each_record_once(trial, store, make_record, monkeypatch):
     assert bases == {BY_RECORDS}
 
 
-def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store, make_record):
+def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store):
     trials = seeds(trial, 0, 5)
     for seeded, exit in zip(trials, ("ok", "nan", "interrupted", "cut"), strict=False):
         store.put(make_record(seeded, exit=exit))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from helpers import make_record
 
 from capslib import papers
 from capslib.lab import progress
@@ -33,6 +34,8 @@ class Screen:
 
     def __init__(self, terminal: bool = False):
         self.now = 100.0
+        self.state = ""
+        """What the display said of its state before it ended."""
         self.file = io.StringIO()
         console = progress.Terminal(
             file=self.file, force_terminal=terminal, width=120, get_time=lambda: self.now
@@ -45,7 +48,7 @@ class Screen:
 
 
 @pytest.fixture
-def play(trials, make_record):
+def play(trials):
     """Play a run of three trials, in which one fails, and return its screen."""
 
     def run(*seconds: float | None, terminal: bool = False) -> Screen:
@@ -63,7 +66,8 @@ def play(trials, make_record):
             display.finish(trials[1], failed)
             display.step(trials[1], 29, 30, "said before its record came")
             screen.state = display.state()
-            display.progress.refresh() if terminal else None
+            if terminal:
+                display.progress.refresh()
         return screen
 
     return run
@@ -98,7 +102,7 @@ def test_the_time_left_goes_by_what_the_trials_are_expected_to_take(play):
     assert play(10, None, 30).state == "2/3, 23 s left"
 
 
-def test_the_end_of_the_first_trial_alone_says_nothing_of_the_time_left(trials, make_record):
+def test_the_end_of_the_first_trial_alone_says_nothing_of_the_time_left(trials):
     """A rehearsal tells of one step per trial, the last one: what its record takes after that
     is no measure of a trial.
     """
@@ -127,9 +131,7 @@ def test_a_log_that_was_quiet_for_long_says_how_far_a_trial_is(trial):
     assert second.startswith("   at  sign seed=3  4/40")
 
 
-def test_under_a_cell_each_line_covers_the_one_before_and_none_stays(
-    trial, make_record, capsys
-):
+def test_under_a_cell_each_line_covers_the_one_before_and_none_stays(trial, capsys):
     with progress.CellLine() as display:
         display.plan(planned([trial], devices=["cpu"]))
         display.step(trial, 0, 0, "")
@@ -149,7 +151,7 @@ def test_under_a_cell_a_run_of_nothing_says_nothing(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_what_is_not_known_is_said(trials, make_record):
+def test_what_is_not_known_is_said(trials):
     def summary(*estimates: Estimate, **fields: object) -> str:
         fields = {"total": 3, "devices": ["cpu"]} | fields
         plan = planned(trials[: len(estimates)], *estimates, **fields)
@@ -220,15 +222,16 @@ def test_a_choice_says_what_it_decides_what_it_begins_and_what_it_leaves_out(dep
     trials = {trial.key: trial for trial in depth}
     choice = choose(bundles, costs, 200, lambda _: Crew(1, 1))
     lines = list(progress.choice_lines(choice, trials, most=1))
-    assert [line.split()[0] for line in lines] == "trials 1 1 1 all: The 1 Left, 1".replace(
-        ",", ""
-    ).split()
-    assert "3 trials decide 3 claims, " in lines[4]
+    first_words = [line.split()[0] for line in lines]
+    assert first_words == ["trials", "1", "1", "1", "all:", "The", "1", "Left", "1"]
+    assert "3 trials to decide 3 claims, " in lines[4]
     assert lines[4].endswith("headline claims, in about 3 min, 3 by records.")
     assert lines[-2].startswith("Left out, 3 claims in all")
     assert (
         list(progress.choice_lines(choice, trials, most=0))[-1] == "Left out, 3 claims in all."
     )
+    one = choose(bundles, costs, 60)
+    assert "all: 1 trial to decide 1 claim, " in list(progress.choice_lines(one, trials))[2]
     nothing = choose(bundles, costs, 30)
     first = next(progress.choice_lines(nothing, trials))
     assert first.startswith("The time that is left")

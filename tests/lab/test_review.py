@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers import make_record
 
 from capslib.data import SETS
 from capslib.lab import review as reviewing
@@ -33,7 +34,7 @@ def history(monkeypatch) -> None:
 
 
 @pytest.fixture
-def put(store, make_record):
+def put(store):
     """``put(trial, metrics={})``: write a record that is sound but for these fields."""
 
     def write(trial: Trial = SIGN[0], **changes: object) -> Path:
@@ -122,10 +123,10 @@ NOTES = {
 @pytest.mark.parametrize("note", NOTES)
 def test_what_is_unusual_but_not_wrong_is_a_note(store, put, note):
     path = put(**NOTES[note])
-    problems, (line,) = review(store)
+    problems, ((name, text),) = review(store)
     assert problems == []
-    assert line.startswith(f"{path.relative_to(store.root)}: ")
-    assert note in line
+    assert name == str(path.relative_to(store.root))
+    assert note in text
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,8 @@ def test_what_a_killed_write_left_is_a_problem(store, put):
 
 
 def test_notes_that_say_the_same_are_one_line():
-    smoke, odd = "of smoke scale: no", "p/e/2.json: its seed is odd"
-    first, second = grouped_notes([f"p/e/1.json: {smoke}", odd, f"p/e/3.json: {smoke}"])
+    smoke, odd = "of smoke scale: no", "its seed is odd"
+    notes = [("p/e/1.json", smoke), ("p/e/2.json", odd), ("p/e/3.json", smoke)]
+    first, second = grouped_notes(notes)
     assert first == f"p/e, 2 records, such as 1.json: {smoke}"
-    assert second == odd
+    assert second == f"p/e/2.json: {odd}"

@@ -13,7 +13,7 @@ from capslib.lab.signals import StopRequest, TimeIsUp, time_limit
 
 
 def test_a_second_signal_of_either_kind_is_obeyed_at_once():
-    """After a Ctrl-C it took two of Slurm's SIGTERM."""
+    """One SIGTERM after a Ctrl-C is enough."""
     obeyed = []
     earlier = signal.signal(signal.SIGTERM, lambda number, _: obeyed.append(number))
     try:
@@ -24,6 +24,14 @@ def test_a_second_signal_of_either_kind_is_obeyed_at_once():
             assert obeyed == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, earlier)
+
+
+def test_the_end_of_a_time_is_said_once():
+    lines = []
+    with StopRequest(time.monotonic(), lines.append) as stop:
+        assert stop()
+        assert stop()
+    assert lines == ["The time is nearly over: running trials write a checkpoint first."]
 
 
 def test_what_does_not_stop_is_broken_off_at_the_end():

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import toys
 from filelock import Timeout
-from helpers import notified
+from helpers import make_record, notified
 
 from capslib import papers
 from capslib.config import Config
@@ -126,7 +126,7 @@ def test_what_is_set_aside_never_replaces_another_and_may_be_gone(tmp_path):
             set_aside(path, "why")
     assert set(files(tmp_path).values()) == {b"first", b"second"}
     with notified("another process has set it aside"):
-        assert set_aside(path, "why") is None
+        set_aside(path, "why")
 
 
 def test_what_cannot_be_set_aside_is_told_and_raises_nothing(tmp_path, monkeypatch):
@@ -135,7 +135,7 @@ def test_what_cannot_be_set_aside_is_told_and_raises_nothing(tmp_path, monkeypat
 
     monkeypatch.setattr(os, "replace", refuse)
     with notified(r"used \(why\); it is not used, and could not be set aside: Read-only"):
-        assert set_aside(tmp_path, "why") is None
+        set_aside(tmp_path, "why")
 
 
 def test_records_go_to_the_nearest_book_unless_a_folder_is_named(tmp_path, monkeypatch):
@@ -205,12 +205,12 @@ def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, mon
 
 
 @pytest.fixture
-def record(trial, make_record) -> Record:
+def record(trial) -> Record:
     return make_record(trial)
 
 
 @pytest.fixture
-def sibling(trial, make_record) -> Record:
+def sibling(trial) -> Record:
     """The record of another seed."""
     return make_record(trial.model_copy(update={"seed": 4}))
 
@@ -232,7 +232,7 @@ def test_a_file_is_read_again_only_where_it_changed(store, record, monkeypatch):
     assert list(store.records("em_routing")) == []
 
 
-def test_the_record_of_a_rehearsal_is_there_for_who_asks_for_it(store, trial, make_record):
+def test_the_record_of_a_rehearsal_is_there_for_who_asks_for_it(store, trial):
     rehearsal = make_record(trial, exit="cut")
     store.put(rehearsal)
     assert list(store.records()) == []
@@ -408,6 +408,14 @@ def test_a_sound_file_that_counts_for_nothing_is_named_and_left_out(
     assert len(warnings) == 1
     store.repair_all()
     assert files(store.root) == content_before, "nobody knows whether it will be of use again"
+
+
+def test_nothing_objects_to_a_record_of_an_earlier_revision_that_had_another_default(store):
+    today = make_record(papers.experiments("negation_limitation")["symmetry"].trials("cpu")[0])
+    earlier = with_trial(today, revision=today.trial.revision - 1)
+    earlier = with_fields(earlier, config={**today.config, "inputs": 63})
+    store.put(earlier)
+    assert list(store.records()) == [earlier]
 
 
 @pytest.mark.parametrize("paper", ["nobody", "em_routing"])

@@ -9,16 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from helpers import make_record
 from pydantic import ValidationError
 
 from capslib.errors import NotFinite, UserError
 from capslib.lab import provenance, runs
-from capslib.lab.provenance import checkout, code_of
+from capslib.lab.provenance import Checkout, code_of
 from capslib.lab.records import Record
 from capslib.lab.runs import run_trial
 from capslib.papers import WITH_TRIALS, experiments
 from capslib.papers.experiment import SCALES, TWICE, Arm, DataFingerprint, Metric, Trial
 from capslib.training import Context
+
+
+def make_experiment(run=toys.measured):
+    """Return an experiment around ``run``; by default one that measures its own size."""
+    return toys.experiment(toys.ToyOptions, run)
+
 
 # ------------------------------------------------------------------------------------------
 # keys
@@ -57,7 +64,7 @@ def test_the_key_does_not_know_the_order_of_fields_or_the_way_through_json(trial
     assert backwards.key == trial.key == Trial.model_validate_json(trial.model_dump_json()).key
 
 
-def test_equal_settings_are_one_trial_however_they_are_written(make_experiment):
+def test_equal_settings_are_one_trial_however_they_are_written():
     experiment = make_experiment()
     keys = set()
     for fields in ({"size": 1}, {"size": "1"}, {}):  # a default may be written out
@@ -85,7 +92,7 @@ def test_a_trial_out_of_range_is_refused(trial, change):
 # selections
 
 
-def test_where_selects_trials_and_change_sets_their_fields(make_experiment):
+def test_where_selects_trials_and_change_sets_their_fields():
     experiment = make_experiment()
     trials = experiment.trials("cpu", seeds=(7, 5), where={"size": 2})
     assert [(trial.seed, trial.config) for trial in trials] == [
@@ -111,7 +118,7 @@ def test_where_selects_trials_and_change_sets_their_fields(make_experiment):
         ({"change": {"size": "many"}}, "Configuration of toy: size = 'many'"),
     ],
 )
-def test_a_bad_selection_is_a_user_error(make_experiment, selection, says):
+def test_a_bad_selection_is_a_user_error(selection, says):
     with pytest.raises(UserError) as error:
         make_experiment().trials("smoke", **selection)
     assert says in str(error.value)
@@ -144,7 +151,7 @@ def test_convolutions_in_bfloat16_count_for_no_claim(stem):
 
 
 @pytest.mark.parametrize("change", [{"exit": "fine"}, {"wall_seconds": -1}, {"config": None}])
-def test_a_record_out_of_range_is_refused(trial, make_record, change):
+def test_a_record_out_of_range_is_refused(trial, change):
     with pytest.raises(ValidationError):
         make_record(trial, **change)
 
@@ -155,12 +162,12 @@ def test_a_metric_is_a_finite_number(value):
         Metric(value=value, n=1, unit="fraction")
 
 
-def test_a_record_survives_json_to_the_last_bit(trial, make_record):
+def test_a_record_survives_json_to_the_last_bit(trial):
     record = make_record(trial, series={"x": [1 / 3, 1e-300, 0.1 + 0.2]}, resumed_from=[3, 9])
     assert Record.model_validate_json(record.model_dump_json(indent=1)) == record
 
 
-def test_a_record_is_real_unless_a_stand_in_was_seen(trial, make_record):
+def test_a_record_is_real_unless_a_stand_in_was_seen(trial):
     real = DataFingerprint(name="x", sha256="0" * 64, stand_in=False, complete=True)
     stand_in = real.model_copy(update={"stand_in": True})
     assert make_record(trial, data=[real]).real
@@ -205,20 +212,20 @@ def raising(error: BaseException):
     return run
 
 
-def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_experiment):
+def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, monkeypatch):
     """A commit or a pull while a trial runs does not change the code that it has loaded."""
-    sizes = []
 
-    def looking(config, context):
-        sizes.append(checkout.cache_info().currsize)
-        return toys.measured(config, context)
+    def looking(arm, context):
+        moved = Checkout("b" * 40, False)
+        monkeypatch.setattr(provenance, "checkout", lambda: moved)
+        return toys.measured(arm, context)
 
-    checkout.cache_clear()
-    run(make_experiment(looking), store)
-    assert sizes == [1]
+    experiment = make_experiment(looking)
+    code = code_of(experiment)
+    assert run(experiment, store).code == code
 
 
-def test_a_record_of_code_that_changed_meanwhile_says_so(store, make_experiment, monkeypatch):
+def test_a_record_of_code_that_changed_meanwhile_says_so(store, monkeypatch):
     def edited(arm, context):
         monkeypatch.setattr(provenance, "hash_of_code", lambda *_: "f" * 64)
         return toys.measured(arm, context)
@@ -238,10 +245,8 @@ def test_a_record_of_code_that_changed_meanwhile_says_so(store, make_experiment,
     ],
 )
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_what_no_record_can_hold_is_an_error_with_its_reason(
-    store, make_experiment, change, reason, max_steps
-):
-    """It stopped all other trials, and left nothing."""
+def test_what_no_record_can_hold_is_an_error_with_its_reason(store, change, reason, max_steps):
+    """Other trials go on, and the record says why."""
 
     def measured(arm, context):
         return replace(toys.measured(arm, context), **change)
@@ -256,14 +261,14 @@ def test_what_no_record_can_hold_is_an_error_with_its_reason(
     assert record.message.removeprefix("error: ") in store.log(trial).read_text("utf-8")
 
 
-def test_a_message_that_is_no_unicode_is_kept_as_escapes(store, make_experiment):
+def test_a_message_that_is_no_unicode_is_kept_as_escapes(store):
     """As of a file whose name is in another encoding."""
     record = run(make_experiment(raising(OSError("caf\udce9"))), store)
     assert record.message.startswith("OSError: caf\\udce9 (")
     assert "caf\\udce9" in store.log(record.trial).read_text("utf-8")
 
 
-def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
+def test_a_trial_that_ends_well_leaves_a_record(store):
     record = run(make_experiment(), store, seed=5)
     assert record == store.get(record.trial)
     assert (record.exit, record.message, record.metrics["size"].value) == ("ok", "", 7)
@@ -284,9 +289,7 @@ def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
         (SystemExit(3), "error", "SystemExit: 3"),
     ],
 )
-def test_a_trial_that_fails_is_recorded_with_its_reason(
-    store, make_experiment, error, exit, message
-):
+def test_a_trial_that_fails_is_recorded_with_its_reason(store, error, exit, message):
     record = run(make_experiment(raising(error)), store)
     reason, _, line = record.message.partition(" (")
     assert (record.exit, reason, record.metrics) == (exit, message, {})
@@ -296,7 +299,7 @@ def test_a_trial_that_fails_is_recorded_with_its_reason(
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_a_rehearsal_is_recorded_as_such_even_where_it_fails(store, make_experiment, failed):
+def test_a_rehearsal_is_recorded_as_such_even_where_it_fails(store, failed):
     """A NaN in it would else pass for a result; and it has no say over the checkpoint of the
     whole run.
     """
@@ -315,7 +318,7 @@ def test_a_rehearsal_is_recorded_as_such_even_where_it_fails(store, make_experim
 
 
 @pytest.mark.parametrize("error", [UserError("no such data"), KeyboardInterrupt()])
-def test_what_is_no_result_is_raised_and_the_checkpoint_stays(store, make_experiment, error):
+def test_what_is_no_result_is_raised_and_the_checkpoint_stays(store, error):
     experiment = make_experiment(raising(error))
     with pytest.raises(type(error)):
         run(experiment, store)

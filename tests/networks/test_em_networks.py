@@ -57,15 +57,14 @@ def test_the_cnn_has_the_papers_form_and_drops_units_in_training_only():
     assert torch.equal(cnn.eval()(x).activation, cnn(x).activation)
 
 
-def test_shapes_of_layers_of_matrices():
-    assert_shapes("matrix", (1, 24, 28), numbers=(4, 4), grids=[(4, 5), (2, 3)])
-
-
-def test_shapes_of_layers_of_vectors():
-    assert_shapes("vector", (1, 17, 17), numbers=(16,), grids=[(3, 3), (1, 1)])
-
-
-def assert_shapes(pose, shape, numbers, grids):
+@pytest.mark.parametrize(
+    ("pose", "shape", "numbers", "grids"),
+    [
+        ("matrix", (1, 24, 28), (4, 4), [(4, 5), (2, 3)]),
+        ("vector", (1, 17, 17), (16,), [(3, 3), (1, 1)]),
+    ],
+)
+def test_shapes_of_layers(pose, shape, numbers, grids):
     network, x = small(shape, pose=pose), torch.randn(3, *shape)
     *convolutional, classes = network.layers(x).items()
     children = B

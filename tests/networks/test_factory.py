@@ -10,6 +10,7 @@ from capslib.errors import UserError
 from capslib.layers import DenseCapsules, convolve_in_bfloat16
 from capslib.networks import create_network
 from capslib.networks.capsnet import CapsNet
+from capslib.networks.sparse_unsupervised import Autoencoder
 from capslib.registry import NETWORKS
 from capslib.routing import ROUTINGS, Routing
 
@@ -108,11 +109,34 @@ def test_a_shape_that_is_too_small_is_refused_with_the_smallest_that_works(name)
         (("cnn", (1, 28, 28), 10), {"routing": "em"}, "cnn has no routing"),
         (("sign", (1, 28, 28), 2), {}, "sign takes no images"),
         (("anomaly_capsnet", (1, 28, 28), 10), {}, "two classes"),
+        (("capsnet", 28, 10), {}, r"a shape \(C, H, W\), not 28"),
+        (("capsnet", (1, 28, 28.0), 10), {}, r"a shape \(C, H, W\), not \(1, 28, 28\.0\)"),
+        (("capsnet", (28, 28, 1), 10), {}, r"is the least; a shape is \(C, H, W\)"),
+        (("capsnet", (1, 28, 28), 0), {}, "classes has to be a whole number .* not 0"),
+        (("capsnet", (1, 28, 28), 2.0), {}, r"classes has to be a whole number .* not 2\.0"),
+        (("autoencoder", (1, 28, 28), 0), {}, "classes has to be a whole number .* not 0"),
     ],
 )
 def test_a_mistake_is_answered_with_what_is_right(arguments, options, message):
     with pytest.raises(UserError, match=message):
         create_network(*arguments, **options)
+
+
+def test_keywords_are_recognised_whatever_they_are_called(monkeypatch):
+    class Mine(CapsNet):
+        def __init__(self, shape, classes, **kwargs):
+            super().__init__(shape, classes=classes, kernel=3, filters=4, **kwargs)
+
+    monkeypatch.setitem(NETWORKS.data, "mine", Mine)
+    network = create_network("mine", (1, 12, 12), 3, routing="em", iterations=2)
+    assert network(torch.rand(2, 1, 12, 12)).activation.shape == (2, 3)
+    with pytest.raises(UserError, match="Did you mean 'iterations'"):
+        create_network("mine", (1, 12, 12), 3, iteration=2)
+
+
+def test_the_autoencoder_takes_no_options_that_it_ignores():
+    with pytest.raises(TypeError, match="nonsense"):
+        Autoencoder((1, 12, 12), nonsense=3)
 
 
 @pytest.mark.parametrize(
@@ -124,22 +148,3 @@ def test_the_initial_deviation_of_w_is_an_option_of_dense_capsules(name):
     assert layers
     for layer in layers:
         assert layer.weight.std().item() == pytest.approx(0.3, rel=0.05)
-
-
-def test_the_paper_counts_the_parameters_of_capsnet():
-    """8.2 million with the decoder (§5), for 28 × 28 pixels and ten classes."""
-    network = CapsNet((1, 28, 28))
-    assert sum(parameter.numel() for parameter in network.parameters()) == 8_215_568
-    assert network.classes.weight.shape == (1152, 10, 16, 8)
-
-
-def test_the_decoder_of_capsnet_sees_the_capsule_of_the_label_else_the_most_active():
-    network = create_network("capsnet", (1, 12, 12), 3).eval()
-    images = torch.rand(6, 1, 12, 12)
-    free = network(images)
-    most_active = free.activation.argmax(dim=1)
-    assert torch.equal(network(images, most_active).reconstruction, free.reconstruction)
-    others = network(images, (most_active + 1) % 3)
-    assert torch.equal(others.activation, free.activation)
-    assert not torch.equal(others.reconstruction, free.reconstruction)
-    assert create_network("capsnet", (1, 12, 12), 3, decoder=())(images).reconstruction is None

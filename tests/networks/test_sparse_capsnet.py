@@ -145,7 +145,7 @@ def test_a_mask_ranks_boosted_support(mask):
 
 @pytest.mark.parametrize("mask", ["label", "ranks"])
 def test_a_network_cast_to_bfloat16_learns(mask):
-    """The mask stayed float32."""
+    """Its mask has the dtype of its poses."""
     network = small(mask=mask).bfloat16()
     images = torch.rand(3, 1, 12, 12, dtype=torch.bfloat16)
     network(images, torch.arange(3)).reconstruction.sum().backward()

@@ -355,6 +355,8 @@ def test_the_controls_start_from_the_drawn_weights(routing):
                 scale = layer.weight.std() / drawn.weight.std()
                 torch.testing.assert_close(layer.weight, scale * drawn.weight)
             pose, activation, _ = layer(pose, activation)
+        if std == "unit":
+            assert network(x).activation.mean() > 0.1, "nothing has faded on the way"
 
 
 def test_the_losses_of_both_experiments():

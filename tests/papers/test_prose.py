@@ -61,19 +61,5 @@ def test_no_percentage_is_typed_on_a_page():
     pages = set((NOTEBOOKS.parent / "book").glob("*.md"))
     assert len(pages) > 10
     for page in pages:
-        if page.stem != "how_to_read":
-            assert typed(page.read_text(encoding="utf-8")) == [], page.name
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("It errs on 5.2 % of images.", ["It errs on 5.2 %"]),
-        ("At best, 97 to 98 percent\nare right.", ["best, 97 to 98 percent"]),
-        ("{measured}`sign:em:error`, 7\npoints off {theirs}`A-1`.", ["…, 7\npoints"]),
-        ("“49.61 %”, `50 %`, $5\\,%$, [50 %](https://x.org), its 95 % interval", []),
-        ("```{math}\n5 %\n```\nFive points lie on a line.", []),
-    ],
-)
-def test_what_counts_as_typed(text, expected):
-    assert typed(text) == expected
+        numbers = typed(page.read_text(encoding="utf-8"))
+        assert bool(numbers) == (page.stem == "how_to_read"), (page.name, numbers)

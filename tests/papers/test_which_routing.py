@@ -100,7 +100,7 @@ def test_the_yardstick_without_routing_couples_uniformly():
     network = network_of(comparison.UNIFORM, "mnist").eval()
     coupling = network(torch.randn(3, *recipe.input_shape)).coupling
     assert torch.equal(coupling, torch.full_like(coupling, 0.1))
-    entropy, distance = comparison.spread(coupling, -1)
+    entropy, distance = comparison.evenness(coupling, -1)
     assert entropy == pytest.approx(1)
     assert distance == pytest.approx(0, abs=1e-6)
 

@@ -7,7 +7,6 @@ attention each parent shares itself out among its children, so its parents do no
 from __future__ import annotations
 
 import importlib
-import math
 from copy import deepcopy
 from functools import partial
 from itertools import product
@@ -15,10 +14,10 @@ from itertools import product
 import pytest
 import torch
 from conformance import BIASES, CHECKS
+from grids import assert_couplings_sum_to_one
 from soft_k_means import SoftKMeans, soft_k_means
-from test_competition import assert_couplings_sum_to_one
 
-from capslib.lab import estimates, plots
+from capslib.lab import estimates
 from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules
 from capslib.papers import arm, experiments
 from capslib.registry import NETWORKS
@@ -158,9 +157,7 @@ def test_it_runs_in_an_experiment(name, stem, experiment):
     trial = runner.trials("smoke", where=where, change=change)[0]
     result = runner.run(arm(trial), Context(seed=0))
     assert result.routing_path == "fast"
-    assert all(math.isfinite(metric.value) for metric in result.metrics.values())
-    steps, flops = estimates.work(trial)
-    assert steps > 0 < flops
+    assert estimates.steps(trial) > 0 < estimates.flops(trial)
 
 
 def test_it_runs_in_a_benchmark(name):
@@ -173,13 +170,6 @@ def test_it_runs_in_a_benchmark(name):
     row = {"kind": "layer", "name": case.name, "path": "fast", "milliseconds": 1.0}
     measuring.add_limits([row], {case.name: case}, rates={})
     assert "times_limit" not in row, "no textbook form says how many operations it needs"
-
-
-def test_it_has_a_colour_and_a_name_in_figures(name):
-    color = plots.routing_color(name)
-    assert color != plots.routing_color("dynamic")
-    assert color != plots.routing_color("em")
-    assert plots.routing_name(name)
 
 
 def test_a_start_at_half_leaves_it_alone(name):

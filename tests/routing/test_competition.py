@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import product
 from typing import get_args
 
 import pytest
 import torch
-from conformance import EXACT, assert_close, outcome, small_chunks
-from test_fast import needs_compiler
+from conformance import EXACT, assert_close, needs_compiler, outcome, small_chunks
+from grids import (
+    PARENTS,
+    TYPES,
+    Node,
+    assert_couplings_sum_to_one,
+    build,
+    edges_of,
+    place_of,
+)
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -27,55 +33,9 @@ GEOMETRIES = {
     "one field": (3, 3, 1),
 }
 """Size of the grid, kernel and stride."""
-TYPES, PARENTS = 2, 3
-Node = tuple[int, int, int]
 VARIANTS = ({}, {"smoothing": 0.1}, {"mixing": True})
 each_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
 each_normaliser = pytest.mark.parametrize("normalise", get_args(Normalise))
-
-
-def build(
-    geometry, normalise: str | None = "types+positions", **options
-) -> tuple[ConvCapsules, Tensor, Tensor]:
-    """Return a layer with random costs, and a grid of capsules of two images."""
-    size, kernel, stride = geometry
-    if options.get("routing", "em") == "em":
-        options = {"beta_std": 1.0, "inverse_temperature": 0.5, **options}
-    options |= {"kernel": kernel, "stride": stride, "normalise": normalise}
-    layer = ConvCapsules(TYPES, PARENTS, **options)
-    grid = 2, size, size, TYPES
-    return layer, torch.randn(*grid, *layer.pose), torch.rand(grid) * 0.9 + 0.1
-
-
-def edges_of(geometry) -> Iterator[tuple[Node, Node]]:
-    """Yield every child with every parent that sees it, both as (row, column, type)."""
-    size, kernel, stride = geometry
-    positions, places = range((size - kernel) // stride + 1), range(kernel)
-    for h, w, k, l in product(positions, positions, places, places):
-        for i, j in product(range(TYPES), range(PARENTS)):
-            yield (h * stride + k, w * stride + l, i), (h, w, j)
-
-
-def place_of(child: Node, parent: Node, stride: int) -> tuple[int, ...]:
-    """Return the indices [h, w, k, l, i, j] of an edge in a tensor of couplings."""
-    (y, x, i), (h, w, j) = child, parent
-    return h, w, y - h * stride, x - w * stride, i, j
-
-
-def assert_couplings_sum_to_one(geometry, routing: str) -> None:
-    """Over all parents that see a child, or in every window on its own, as the layer says."""
-    layer, *grid = build(geometry, None, routing=routing)
-    coupling = layer(*grid).coupling
-    if layer.normalise == "types-per-position":
-        axis = {"parents": -1, "children": -2}[layer.routing.couplings_sum_over]
-        totals = coupling.flatten(3, 5).sum(axis)
-    else:
-        shares = defaultdict(list)
-        for child, parent in edges_of(geometry):
-            index = place_of(child, parent, geometry[2])
-            shares[child].append(coupling[:, *index])
-        totals = torch.stack([sum(parts) for parts in shares.values()])
-    torch.testing.assert_close(totals, torch.ones_like(totals))
 
 
 @each_geometry
@@ -100,7 +60,6 @@ def test_the_released_sums_are_those_of_its_index_arithmetic(geometry):
     size, kernel, stride = geometry
     device = torch.device("cpu")
     competition = convolutional((size, size), kernel, stride, 1, "released", device)
-    assert not competition.sums_to_one
     n = (size - kernel) // stride + 1
     weights = torch.rand(n, n, kernel, kernel)
     sums = competition.over(weights.view(n * n, 1, kernel * kernel), "sum")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import weakref
 
 import pytest
@@ -16,6 +15,7 @@ from conformance import (
     assert_close,
     build,
     draw_kind,
+    needs_compiler,
     outcome,
     outcome_on,
     weighted,
@@ -35,13 +35,9 @@ from capslib.routing import (
     use_path,
 )
 
-CORES = ("dynamic", "dynamic_over_children", "em", "em_vector", "similarity")
+CORES = [name for name in ROUTINGS if ROUTINGS[name].function.core is not None]
 EXAMPLE = CHILDREN * PARENTS * DIM * 8
 """The bytes of an example's votes."""
-needs_compiler = pytest.mark.skipif(
-    not any(map(shutil.which, ("c++", "g++", "clang++"))),
-    reason="torch.compile needs a C++ compiler",
-)
 
 
 @pytest.fixture

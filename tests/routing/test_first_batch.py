@@ -58,6 +58,19 @@ def test_activations_tell_examples_apart_after_the_start(name):
     assert 0.2 < activation.mean() < 0.8
 
 
+@pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.parametrize("network", ["capsnet", "matrix_capsnet", "consensus_capsnet"])
+def test_a_first_batch_under_autocast_starts_every_routing_in_float32(network, name):
+    network = create_network(network, (1, 20, 20), 3, routing=name)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        activation = network(torch.rand(4, 1, 20, 20)).activation
+    assert module.waiting_routings(network) == []
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    activation.float().square().sum().backward()
+    gradients = [p.grad for p in network.parameters() if p.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
 @pytest.mark.parametrize("name", sorted(set(ROUTINGS) - set(STARTS)))
 def test_other_routings_stay_as_they_are_drawn(name):
     network = network_of(name)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
 from conformance import assert_close, build, draw, draw_kind, outcome_on, small_chunks
 from torch import nn
+from torch.func import functional_call
+from torch.nn import functional as F
 
 from capslib.errors import UserError
 from capslib.layers import DenseCapsules
@@ -20,12 +23,18 @@ from capslib.routing import (
     routing_function,
     use_path,
 )
+from capslib.routing.fast import Core
 
 PATHS = ("eager", "fast", "compiled")
 
 
+def two_layers(x, weights):
+    """Compute what the gate does, from its parameters."""
+    return F.linear(F.linear(x, *weights[:2]).tanh(), *weights[2:])
+
+
 @routing_function
-def gated_mean(votes, activation, *, gate, iterations=1):
+def gated_mean(votes, activation, *, gate):
     """Parents are means of votes that a learned gate has weighted."""
     if isinstance(gate, dict):
         gate = gate["gate"]
@@ -41,6 +50,11 @@ OPTIONS = {
     "its method": lambda gate: gate.forward,
     "in a list": lambda gate: [gate],
     "in a dictionary": lambda gate: {"gate": gate},
+    "its method in a partial": lambda gate: partial(gate.forward),
+    "an argument of a partial": lambda gate: partial(functional_call, gate, {}),
+    "its parameters in a partial": lambda gate: partial(
+        two_layers, weights=[*gate.parameters()]
+    ),
 }
 
 
@@ -78,7 +92,9 @@ def test_votes_iterations_and_biases_that_cannot_be_meant_are_refused():
 
 
 @pytest.mark.parametrize("form", OPTIONS)
-def test_a_learned_module_gets_its_gradient_on_every_path(form):
+def test_a_learned_module_gets_its_gradient_on_every_path(form, monkeypatch):
+    """Also of a routing with a core, which would give it none."""
+    monkeypatch.setattr(gated_mean, "core", Core(None, None, None))
     routing = Gated(3, 4, form).double()
     for votes in ("votes", "vectors"):
         tensors = draw_kind("random", votes)
