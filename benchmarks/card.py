@@ -84,8 +84,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--only", default="", help="networks whose name contains this")
-    parser.add_argument("--together", type=int, nargs="*", default=TOGETHER)
-    parser.add_argument("--out", type=Path, help="folder of the table")
+    parser.add_argument(
+        "--together", type=int, nargs="*", default=TOGETHER, help="trainings at once"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder of the table; of a whole run: benchmarks/cards"
+    )
     parser.add_argument("--train", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:

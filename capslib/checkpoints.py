@@ -80,7 +80,7 @@ class Run:
         first = max(0, self.step + 1 - window)
         losses = self.terms["loss"][first : self.step + 1]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm(gradients, norm_type=math.inf)
         return bool(losses.isfinite().all() & norm.isfinite())
 
     def keep_best(self) -> None:

@@ -109,7 +109,8 @@ class BaseRecipe(Config):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network for inputs of this shape, with random weights.
 
-        Raise :class:`UserError` for a network that needs other arguments.
+        Raise :class:`UserError` for a network that needs other arguments. A ValueError of the
+        network, as for images that are too small, names the network.
         """
         kind = NETWORKS[self.network]
         options = {"classes": classes, **self.options()}
@@ -134,7 +135,7 @@ class BaseRecipe(Config):
         try:
             return kind(shape, **options)
         except ValueError as error:
-            raise ValueError(f"{self.network}: {error}") from None
+            raise ValueError(f"{self.network}: {error}") from error
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
         """Prepare a new network before its first step. Here do nothing."""

@@ -306,8 +306,9 @@ def fit(
     Returns a :class:`History`. The model ends in ``eval`` mode, and its routings keep the path
     that the run took: ``path``, or by default that of :func:`path_of`. Raises ValueError for a
     training without examples, epochs, steps or a batch, for fewer or more labels than inputs,
-    and for a patience whose metric ``evaluate`` does not return. Raises TypeError for other
-    examples, as a ``DataLoader``, and for a loss that returns no mapping with a "loss".
+    and for a patience whose metric ``evaluate`` does not return. Raises TypeError for examples
+    that are no :class:`Examples`, such as a ``DataLoader``, and for a loss that returns no
+    mapping with a "loss".
 
     With ``epoch_steps`` an epoch is no whole pass, but the first so many batches of one.
     ``evaluate(model)`` returns metrics after every epoch, and where ``context.max_steps`` ends

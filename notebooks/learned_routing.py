@@ -660,9 +660,8 @@ def dense_share(weight: float, over: str) -> float:
     axis = {"children": -1, "parents": -2}[over]
     mu = votes.mean(dim=0)[0]
     for _ in range(10):
-        k = kernel(
-            votes.permute(2, 1, 0), mu[:, None], mixture, width
-        )  # [parents, children]
+        # [parents, children]
+        k = kernel(votes.permute(2, 1, 0), mu[:, None], mixture, width)
         logits = closed_form(k, prior, *weights)
         coupling = logits.softmax(dim=axis)[0]
         mu = coupling @ votes[:, 0] / coupling.sum()

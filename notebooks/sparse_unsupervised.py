@@ -89,9 +89,8 @@ figure = plots.dots(
     },
     "accuracy on affNIST",
 )
-figure.set_size_inches(
-    2.6, 1.39
-)  # as high as two rows: the front page scales to one height
+# As high as two rows: the front page scales to one height.
+figure.set_size_inches(2.6, 1.39)
 figure
 
 # %% tags=["remove-input"]

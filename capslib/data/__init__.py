@@ -87,7 +87,7 @@ class DataSplit:
 
 
 class Row(NamedTuple):
-    """One line of ``capslib data list``. ``folder`` is empty for a set in state no."""
+    """One line of ``capslib data list``. ``folder`` is empty where ``state`` is "no"."""
 
     name: str
     kind: str  # real, stand-in

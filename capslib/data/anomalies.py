@@ -133,10 +133,12 @@ def one_hot_pairs(guide: np.ndarray, target: np.ndarray) -> np.ndarray:
     """
     pair = np.stack([guide, target], axis=1)
     letters = np.unique(pair)
-    if pair.shape[2:] != (23,) or not np.isin(letters, np.arange(LETTERS)).all():
+    wrong = letters[~np.isin(letters, np.arange(LETTERS))]
+    if pair.shape[2:] != (23,) or len(wrong):
+        example = f", with the letter {wrong[0]}" if len(wrong) else ""
         raise UserError(
             "Guides and sites are 23 letters long, 20 and the PAM, and letters are 0 to 3; "
-            f"these are {pair.shape[-1]} long, of the letters {', '.join(map(str, letters))}."
+            f"these are {pair.shape[-1]} long{example}."
         )
     rows = np.array([0, 2, 1, 3])[:, None]  # A, G, C, T among the letters ACGT
     return (pair[:, :, None] == rows).astype(np.uint8)

@@ -284,8 +284,8 @@ def run_budget(
                 break
             claims = sum(len(group.claims) for group in choice.groups)
             display.say(
-                f"Chosen: {plural(len(choice.trials), 'trial')}; "
-                f"those that end in time decide {plural(claims, 'claim')}."
+                f"Chosen: {plural(len(choice.trials), 'trial')}, "
+                f"to decide {plural(claims, 'claim')} if all end in time."
             )
             records: list[Record] = []
             # A run has as many workers as its largest trial allows: large trials would slow

@@ -119,12 +119,23 @@ def waiting_for(stems: Iterable[str], scale: Scale, store: Store) -> Waiting:
                 continue
             wait = waits[claim].get(scale)
             trials = [] if wait is None else [*wait.trials, *wait.doubles]
-            # A record that is left out blocks its trial until somebody removes it.
-            if trials and not any(map(store.ended, trials)):
+            if trials and not any(is_blocked(trial, store) for trial in trials):
                 waiting.trials |= {trial.key: trial for trial in trials}
                 claims.setdefault(frozenset(t.key for t in trials), []).append(claim)
     waiting.bundles = [Bundle(tuple(ids), trials) for trials, ids in claims.items()]
     return waiting
+
+
+def is_blocked(trial: Trial, store: Store) -> bool:
+    """Return whether a file that does not count keeps a trial from running.
+
+    Its record ended and was left out, or a newer version of the code wrote it. Somebody has to
+    remove it first; the store has warned of it.
+    """
+    try:
+        return store.ended(trial) is not None
+    except UserError:
+        return True
 
 
 def decidable(verdict: Verdict, scale: Scale) -> bool:

@@ -17,7 +17,7 @@ from capslib.lab.store import Damaged, Newer, Store, read_record
 
 
 class Review(NamedTuple):
-    """A line for each problem, which starts with the file, and each note with its file.
+    """Problems, each a line that starts with its file, and notes, each with its file.
 
     A problem says how to fix it; a note asks for nothing.
     """

@@ -66,10 +66,7 @@ class Settings(Model):
     )
     results_dir: Folder | None = Field(
         None,
-        description=(
-            "records; default: $CAPSLIB_RESULTS, else results/ of the book; "
-            "at smoke scale a folder in _build"
-        ),
+        description="records; default: $CAPSLIB_RESULTS, else results/ of the book",
     )
 
     @field_validator("scheduler")

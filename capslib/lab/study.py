@@ -52,7 +52,7 @@ LABELS = {
 }
 """What the page calls the networks.
 
-A routing that is missing here has its registered name, with blanks.
+A routing that is missing here has its registered name, with spaces for underscores.
 """
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "smallnorb": "smallNORB"}
 """What the page calls the data sets."""
@@ -323,7 +323,7 @@ def leader_or_ties(values_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def label(network: str) -> str:
-    """Return what the page calls a network, by default its registered name, with blanks."""
+    """Return what the page calls a network; by default its name with spaces for underscores."""
     return LABELS.get(network, network.replace("_", " "))
 
 

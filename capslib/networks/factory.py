@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -44,7 +44,10 @@ SMALL: dict[str, Callable[[int], dict[str, Any]]] = {
     "anomaly_capsnet": lambda kernel: {"primary_dim": 8, **_dense(kernel)},
     "autoencoder": lambda _: {"decoder": (128, 256)},
 }
-"""Options of small networks, by name, for a kernel that suits the image."""
+"""Options of small networks, by name, for a kernel that suits the image.
+
+``create_network`` adds a depth.
+"""
 _DEPTH: dict[str, dict[str, Any]] = {"deep_capsnet": {"depth": 3}}
 """Options without a default in the papers' networks; three layers are our choice."""
 _CLASSES = {"sparse_capsnet": "capsules", "autoencoder": "capsules"}
@@ -75,8 +78,9 @@ def create_network(
     normal and anomalous.
 
     Raises UserError for an unknown name or option, with the nearest valid one, for a network
-    that takes no images or not so many classes, for sizes that are no whole numbers of at least
-    1, and for a shape that is too small, with the smallest that works.
+    that takes no images or not so many classes, for a shape or a number of classes that is not
+    of whole numbers of at least 1, and for a shape that is too small, with the smallest that
+    works.
 
     >>> import torch
     >>> network = create_network("capsnet", (3, 40, 28), classes=4, routing="em")
@@ -90,7 +94,7 @@ def create_network(
     """
     make = NETWORKS[name]
     check_name("size", size, get_args(Size))
-    sides = tuple(shape) if isinstance(shape, Sequence) else ()
+    sides = tuple(shape) if isinstance(shape, Iterable) else ()
     if len(sides) != 3 or not all(isinstance(side, Integral) and side >= 1 for side in sides):
         raise UserError(f"{name} takes images of a shape (C, H, W), not {shape}")
     parameters = inspect.signature(make).parameters
@@ -99,7 +103,7 @@ def create_network(
     _check_options(name, options)
     arguments = dict(_DEPTH.get(name, {}))
     if size == "small" and name in SMALL:
-        kernel = min(9, max(3, min(shape[1:]) // 3))
+        kernel = min(9, max(3, min(sides[1:]) // 3))
         arguments |= SMALL[name](kernel)
     count = _CLASSES.get(name, "classes")
     if count in parameters:
@@ -110,7 +114,8 @@ def create_network(
         check_positive(classes=classes)
         network = make(sides, **arguments | options)
     except ValueError as error:
-        hint = "; a shape is (C, H, W)" if sides[0] > sides[2] else ""
+        channels_last = sides[2] <= 4 < sides[0]
+        hint = "; a shape is (C, H, W)" if channels_last else ""
         raise UserError(f"{name}: {error}{hint}") from None
     return start_on_first_batch(network)
 

@@ -49,8 +49,9 @@ class Quantity:
     name: str
     measure: Callable[[Measured], Metric | None]
     sides: tuple[str | Quantity, ...] = ()
-    """The quantities that must be at rest in its place, such as both sides of a difference;
-    empty: itself.
+    """The quantities that must be at rest in its place, such as both sides of a difference.
+
+    If there are none, it has to be at rest itself.
     """
     note: Callable[[Sequence[Measured]], str] = lambda records: ""
     """What a reader has to know of records beside the number: that a score is inverted."""
@@ -123,7 +124,8 @@ def training_accuracy(record: Measured) -> float | None:
 def stopped_itself(record: Measured) -> bool:
     """Return whether a training was ended by a rule before its epochs were over.
 
-    Such an experiment records the metric ``epochs``, those it took. More would change nothing.
+    More epochs would change nothing. Experiments with such a rule record how many they took, as
+    the metric ``epochs``.
     """
     epochs = record.metrics.get("epochs")
     return epochs is not None and epochs.value < record.config.get("epochs", 0)

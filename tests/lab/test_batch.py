@@ -530,7 +530,7 @@ def test_a_budget_that_outlasts_the_work_ends_with_it(toy, store):
     started = time.monotonic()
     batch.run_budget(waiting, store, settings, 300, started=started, display=display)
     (line,) = display.lines
-    assert line == "Chosen: 1 trial; those that end in time decide 1 claim."
+    assert line == "Chosen: 1 trial, to decide 1 claim if all end in time."
 
 
 def test_the_plan_of_a_rehearsal_says_that_it_is_one(toy, store):

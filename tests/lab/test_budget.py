@@ -200,8 +200,14 @@ def test_a_claim_with_a_record_that_is_left_out_waits_for_nothing_that_could_run
     waiting = waiting_for(["negation_limitation"], "cpu", store)
     (of_claim,) = [item for item in waiting.bundles if "NEG-W-5" in item.claims]
     record = make_record(waiting.trials[min(of_claim.trials)])
-    store.put(record.model_copy(update={"finished": record.started - timedelta(seconds=1)}))
+    ended = record.started - timedelta(seconds=1)
+    path = store.put(record.model_copy(update={"finished": ended}))
     assert "NEG-W-5" not in waiting_for(["negation_limitation"], "cpu", store).claims
+    newer = path.read_text().replace('"schema_version": 2', '"schema_version": 3')
+    path.write_text(newer)
+    claims = waiting_for(["negation_limitation"], "cpu", store).claims
+    assert claims
+    assert "NEG-W-5" not in claims, "a newer version wrote it"
 
 
 def cells_of_table_2() -> Waiting:

@@ -428,7 +428,7 @@ def test_the_linear_classifier_reads_the_masked_encodings():
     network = recipe.build((1, 12, 12), 10).eval()
     scores = attacks.head(network, recipe, sets["train"], 300)
     rows = torch.linspace(0, len(sets["train"].images) - 1, 300).long()
-    fitted = sets["train"][rows]
+    fitted = sets["train"].rows(rows)
     codes = encodings.encode(network, recipe, fitted)["masked"]
     model = LogisticRegression(C=100, max_iter=300).fit(codes, fitted.labels.numpy())
     predicted = model.predict(encodings.encode(network, recipe, sets["test"])["masked"])

@@ -50,7 +50,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     recipe: SparseRecipe = arm.recipe
     trained = train(recipe, context.seed, context)
     sets, _ = digits(recipe, context)
-    test = sets["test"][: arm.options.attacked]
+    test = sets["test"].rows(slice(arm.options.attacked))
     images = recipe.framed(test.images)
     if recipe.network == "cnn":
         scores = functools.partial(recipe.scores, trained.network)
@@ -80,7 +80,7 @@ def head(
 
     last = len(examples.images) - 1
     rows = torch.linspace(0, last, min(count, len(examples.images))).long()
-    fitted = examples[rows]
+    fitted = examples.rows(rows)
     codes = encode(network, recipe, fitted)["masked"]
     model = LogisticRegression(C=100, max_iter=300).fit(codes, fitted.labels.cpu().numpy())
     device = examples.images.device

@@ -58,8 +58,9 @@ class Digits(NamedTuple):
     labels: Tensor
     digit: Tensor
 
-    def __getitem__(self, rows: Any) -> Digits:
-        return Digits(*(tensor[rows] for tensor in self))
+    def rows(self, index: Any) -> Digits:
+        """Return the digits that ``index`` selects: row numbers or a slice."""
+        return Digits(*(tensor[index] for tensor in self))
 
 
 def digits(recipe: SparseRecipe, context: Context) -> tuple[dict[str, Digits], DataFingerprint]:
@@ -85,7 +86,7 @@ def digits(recipe: SparseRecipe, context: Context) -> tuple[dict[str, Digits], D
     sets["affnist"] = Digits(*variants)
     for part, split in sets.items():
         if context.max_steps is not None:
-            split = split[:: max(1, len(split.images) // 1000)]
+            split = split.rows(slice(None, None, max(1, len(split.images) // 1000)))
         sets[part] = Digits(*(tensor.to(context.device) for tensor in split))
     return sets, fingerprint
 
@@ -129,7 +130,7 @@ def own_accuracy(
         return recipe.scores(network, recipe.framed(images))
 
     metrics: dict[str, Metric] = {}
-    seventh = sets["affnist"][-len(sets["test"].images) :]
+    seventh = sets["affnist"].rows(slice(-len(sets["test"].images), None))
     for name, tested in (("mnist", sets["test"]), ("affnist", seventh)):
         examples = Examples(tested.images, tested.labels)
         share = accuracy(scores, examples, recipe.BATCH_OF_TEST)

@@ -38,7 +38,7 @@ NETWORK_FIELDS = (
     "routing",
     "iterations",
 )
-"""The fields that are keywords of the constructor of capsules that reconstruct."""
+"""The fields that are keywords of capsule networks that reconstruct."""
 
 
 class SparseRecipe(Recipe):
