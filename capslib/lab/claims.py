@@ -50,7 +50,7 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
 
 def _verdicts_of(paper: str, store: Store) -> Iterator[Verdict]:
     """Yield the verdict on every claim of a paper."""
-    runs = _runs(store.records(paper))
+    runs = runs_of(store.records(paper))
     waits = papers.waits(paper, runs.done, runs.stopped)
     checks = papers.checks_of(paper)
     for claim in ledger(paper).values():
@@ -63,11 +63,11 @@ def _verdicts_of(paper: str, store: Store) -> Iterator[Verdict]:
 
 def waits_after(stem: str, records: Iterable[Record]) -> dict[str, dict[Scale, papers.Waits]]:
     """Return what each claim of a paper still waits for when these records are there."""
-    runs = _runs(records)
+    runs = runs_of(records)
     return papers.waits(stem, runs.done, runs.stopped)
 
 
-def _runs(records: Iterable[Record]) -> Runs:
+def runs_of(records: Iterable[Record]) -> Runs:
     """Return the runs that records make, by the budgets of their experiments."""
     return Runs(records, lambda record: papers.budget(record.trial))
 

@@ -266,9 +266,8 @@ def _learns(option: object) -> bool:
         return any(_learns(part) for part in option)
     if isinstance(option, functools.partial):
         return any(map(_learns, (option.func, *option.args, *option.keywords.values())))
-    return isinstance(option, nn.Module) or isinstance(
-        getattr(option, "__self__", None), nn.Module
-    )
+    owner = getattr(option, "__self__", option)  # of a bound method
+    return isinstance(owner, nn.Module)
 
 
 def _one_batch(

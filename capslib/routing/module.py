@@ -228,9 +228,8 @@ def _start_from_part(
     with torch.autocast(activation.device.type, enabled=False):
         if isinstance(votes, LazyVotes):
             # Under autocast the poses are narrower than W.
-            pair = votes.weight, votes.pose[:rows]
-            wide = functools.reduce(torch.promote_types, (t.dtype for t in pair), torch.float32)
-            first = LazyVotes(*(tensor.to(wide) for tensor in pair)).form()
+            wide = torch.promote_types(votes.weight.dtype, torch.float32)
+            first = LazyVotes(votes.weight.to(wide), votes.pose[:rows].to(wide)).form()
         else:
             first = votes.reshape(-1, I, J, D)[:rows]
         if bool((first == first[:1]).all()):

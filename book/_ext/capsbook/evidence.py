@@ -20,7 +20,6 @@ from capslib import papers
 from capslib.errors import check_name
 from capslib.lab import claims, frames
 from capslib.lab.estimates import Comparison, Experience, Outlook, outlook
-from capslib.lab.replicates import Runs
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.lab.study import Study
@@ -30,6 +29,7 @@ from capslib.papers.experiment import SCALES, TWICE
 
 if TYPE_CHECKING:
     from capslib.lab.records import Record
+    from capslib.lab.replicates import Runs
     from capslib.lab.words import Verdict
     from capslib.papers.experiment import Exit, Metric, Scale, Trial
 
@@ -191,9 +191,7 @@ class Evidence:
         """Return the runs of a paper, read once a build."""
         if paper not in self._runs_by_paper:
             records = Store(self.root).records(paper)
-            self._runs_by_paper[paper] = Runs(
-                records, lambda record: papers.budget(record.trial)
-            )
+            self._runs_by_paper[paper] = claims.runs_of(records)
         return self._runs_by_paper[paper]
 
     def __getstate__(self) -> dict[str, object]:
