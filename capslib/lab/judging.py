@@ -44,6 +44,7 @@ from capslib.lab.words import (
 )
 from capslib.papers.check import AnyCheck, AtLeast, Check, Erratum, Quantity, leaves
 from capslib.papers.experiment import Scale
+from capslib.papers.names import metric_title
 
 FEWEST_SEEDS = 3
 """The fewest replicates that decide a claim about an average."""
@@ -221,14 +222,15 @@ def _judge_theorem(claim: Claim, check: Check, runs: Runs) -> Verdict:
     if check.op == "≥":
         worst = min(metrics, key=lambda metric: metric.value)
         holds = worst.value >= check.bound
-        side = "above"
+        side, other = "above", "below"
     else:
         worst = max(metrics, key=lambda metric: metric.value)
         holds = worst.value <= check.bound
-        side = "below"
+        side, other = "below", "above"
+    where = f"at or {side}" if holds else other
     reason = (
-        f"The worst of {plural(verdict.n, 'run')} has {number(worst.value)}, "
-        f"{'' if holds else 'not '}at or {side} {number(check.bound)}; tested in {check.test}."
+        f"In the worst of {plural(verdict.n, 'run')} the {metric_title(str(check.metric))} is "
+        f"{number(worst.value)}, {where} {number(check.bound)}; tested in {check.test}."
     )
     status = "holds" if holds else "fails"
     verdict = replace(verdict, status=status, reason=reason, ours=worst.value, unit=worst.unit)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from capslib.papers.experiment import Metric, Scale, Trial
+from capslib.papers.names import difference_title, metric_title
 
 BOUNDS = {
     "fraction": (0, 1),
@@ -193,7 +194,7 @@ class Select:
         floor = self.learned if decides else min(self.learned, GUESSING)
         if accuracy < floor:
             reasons.append(
-                f"did not learn (training accuracy {accuracy:.0%}, "
+                f"did not learn (training accuracy {accuracy:.1%}, "
                 f"and the floor is {floor:.0%})"
             )
         for name, limit in self.at_most.items():
@@ -314,7 +315,7 @@ class Check:
 
         It is the ``mean of accuracy``, or the ``lead in accuracy (a − b)``.
         """
-        name = str(self.metric).replace("_", " ")
+        name = metric_title(str(self.metric))
         if not self.compares_arms:
             return f"mean of {name}"
         first, second = self.selects[:2]
@@ -323,7 +324,7 @@ class Check:
         names = first.apart_from(second), second.apart_from(first)
         lead = f"lead in {name}"
         if all(names):
-            lead += f" ({' − '.join(names)})".replace("_", " ")
+            lead += f" ({difference_title(*names)})"
         return f"{lead} beyond that of the other two" if len(self.selects) == 4 else lead
 
     def asked(self, factor: float = 1) -> str:

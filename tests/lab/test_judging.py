@@ -181,7 +181,7 @@ def test_a_network_that_guesses_decides_nothing_and_is_listed_seed_by_seed():
     runs = [*records([0.2, 0.2], learned=0.21), record(0.95, seed=2)]
     check = replace(VALUE, arms=FLOOR)
     verdict = value(95, runs, check)
-    reason = "seed 0 did not learn (training accuracy 21%, and the floor is 50%); seed 1 did"
+    reason = "seed 0 did not learn (training accuracy 21.0%, and the floor is 50%); seed 1 did"
     assert_says(verdict, "inconclusive", reason)
     assert verdict.ours is None
     assert verdict.interval is None
