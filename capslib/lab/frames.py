@@ -149,7 +149,7 @@ def configuration(
 
 
 def deviations(records: Iterable[Record]) -> DataFrame:
-    """Return each difference from the paper, with the scales at which it holds.
+    """Return each difference from the paper, with the experiments and scales that have it.
 
     A difference that the ledger has is worded as it is there today.
     """
@@ -157,16 +157,21 @@ def deviations(records: Iterable[Record]) -> DataFrame:
 
     reasons: dict[tuple[str, str, str], str] = {}
     scales: dict[tuple[str, str, str], set[str]] = {}
+    experiments: dict[tuple[str, str, str], dict[str, None]] = {}
     for record in records:
         for deviation in _today(record):
             difference = (deviation.what, deviation.paper, deviation.ours)
             reasons[difference] = deviation.why
             scales.setdefault(difference, set()).add(record.trial.scale)
+            experiments.setdefault(difference, {})[record.trial.experiment] = None
     rows = []
     for difference, reason in reasons.items():
-        names = [scale for scale in SCALES if scale in scales[difference]]
-        rows.append((*map(grouped, difference), reason, ", ".join(names)))
-    return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
+        in_order = [scale for scale in SCALES if scale in scales[difference]]
+        names = [name.replace("_", " ") for name in experiments[difference]]
+        where = ", ".join(names), ", ".join(in_order)
+        rows.append((*map(grouped, difference), reason, *where))
+    columns = ["what", "paper", "here", "why", "experiment", "scale"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _today(record: Record) -> list[Deviation]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from capslib import papers
+from capslib.errors import UserError
 from capslib.lab.ledger import deviations as module
-from capslib.lab.ledger.deviations import COLUMNS, deviations
+from capslib.lab.ledger.deviations import COLUMNS, deviations, read_rows
 from capslib.lab.store import Store
 from capslib.papers.experiment import SCALES, Arm
 
@@ -103,3 +104,14 @@ def test_deviations_name_exactly_the_fields_that_a_budget_changes(stem):
 def test_all_conditions_of_a_row_have_to_hold(experiments, where, holds):
     row = {"experiments": experiments, "where": where}
     assert module._holds(row, "sign", {"routing": "dynamic", "bias": True}) is holds
+
+
+@pytest.mark.parametrize("reason", ["190,000 steps", "fast,"])
+def test_a_text_with_a_comma_and_no_quotation_marks_is_refused(tmp_path, reason):
+    path = tmp_path / "paper.csv"
+    row = ["depth", "routing=em", "epochs", "50", "4", reason]
+    path.write_text(f"{','.join(COLUMNS)}\n{','.join(row)}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"paper\.csv, line 2: a row needs 6 fields"):
+        read_rows(path)
+    path.write_text(f"{','.join(COLUMNS)}\n{','.join(row[:5])},fast\n", encoding="utf-8")
+    assert read_rows(path) == [dict(zip(COLUMNS, [*row[:5], "fast"], strict=True))]

@@ -87,15 +87,28 @@ def _holds(row: dict[str, str], experiment: str, fields: dict[str, object]) -> b
 
 @functools.cache
 def _rows(stem: str) -> list[dict[str, str]]:
-    """Read the rows of a paper; a study deviates from none.
-
-    Raises :class:`UserError` for a file with other columns.
-    """
+    """Read the rows of a paper; a study deviates from none."""
     if stem not in papers.PAPERS:
         return []
-    path = Path(__file__).parent / f"{stem}.csv"
+    return read_rows(Path(__file__).parent / f"{stem}.csv")
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a CSV file.
+
+    Raises :class:`UserError` for a file with other columns, and for a row with more or fewer
+    fields: a comma in a text needs quotation marks around the text.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, strict=True)
         if rows.fieldnames != COLUMNS:
             raise UserError(f"{path}: the columns have to be {', '.join(COLUMNS)}.")
-        return list(rows)
+        read = []
+        for row in rows:
+            if None in row or None in row.values():
+                raise UserError(
+                    f"{path}, line {rows.line_num}: a row needs {len(COLUMNS)} fields. "
+                    "Put a text with a comma in quotation marks."
+                )
+            read.append(row)
+        return read
