@@ -181,7 +181,8 @@ def _cell(verdict: Verdict, digits: int) -> str:
     kind = "cell near" if verdict.status == "reproduced" else "cell"
     seeds = verdict.by_seed if value is None else (value,)
     measured = " / ".join(f"{seed:.{digits}f}" for seed in seeds)
-    printed = f'<span class="printed">{claim.value:.{digits}f}</span>'
+    decimals = len(claim.printed.partition(" ")[0].partition(".")[2])
+    printed = f'<span class="printed">{claim.value:.{min(decimals, digits)}f}</span>'
     ours = f"{measured} {seal}".lstrip()
     lines = f'{printed}<span class="measured">{ours}</span>'
     return f'<span id="at-{claim.id}" class="{kind}">{lines}</span>'

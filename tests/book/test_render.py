@@ -299,7 +299,7 @@ def test_the_answer_compares_what_gives_the_same_and_has_the_range_of_the_limit(
     rows += [compiled, compiled | {"times_limit": "3.0"}, BENCHMARK | {"times_limit": "70.0"}]
     texts = [" ".join(item.text.split()) for item in machine("answer", rows).select("li")]
     (shared, limit) = texts
-    assert "20.0 ms with capslib, on the path compiled" in shared
+    assert "20.0 ms with capslib, on its compiled path" in shared
     assert "with the same poses and gradients, owner/name, takes 150 ms" in shared
     assert "7.5 times as long" in shared
     assert "3.0 to 9.5 times" in limit

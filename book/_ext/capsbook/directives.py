@@ -296,7 +296,7 @@ class LiveSource(BookDirective):
         )
 
     def _margin(self, tests: Iterable[str]) -> nodes.Node:
-        lines = ["Page and code are held together by"]
+        lines = ["Page and code are compared by"]
         for test in tests:
             try:
                 place = sources.find_test(self.book.root, test)

@@ -89,9 +89,10 @@ def comparisons(verdicts: Iterable[Verdict]) -> str:
     """Say how many distinct comparisons these verdicts rest on, and how many are decided."""
     decided: dict[str, dict[tuple, bool]] = {}
     for verdict in _with_parts(verdicts):
-        low, high = verdict.interval or (0, 0)
         # A number that is only measured is compared with nothing, and a count has no interval.
-        if low == high or verdict.status == "measured" or verdict.setting == EXACT:
+        if verdict.interval is None or verdict.status == "measured":
+            continue
+        if verdict.setting == EXACT:
             continue
         by_comparison = decided.setdefault(PLACES[verdict.setting], {})
         comparison = verdict.records, verdict.ours, verdict.interval
@@ -164,7 +165,8 @@ def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
 def all_parts(headline: Headline, verdicts: Mapping[str, Verdict]) -> str:
     """Return a tally of the parts of all claims of a headline; nothing if it has a number.
 
-    Two claims may ask the same of the same runs. Such a part counts once.
+    A claim in words without parts counts as one. Two claims may ask the same of the same runs.
+    Such a part counts once.
     """
     if main_row(headline, verdicts).ours is not None:
         return ""
@@ -173,8 +175,11 @@ def all_parts(headline: Headline, verdicts: Mapping[str, Verdict]) -> str:
     for row in rows_of(headline, verdicts):
         if row.group in claims.UNJUDGED:
             continue
-        for part in row.parts:
-            question = part.name, part.records
+        parts_of_row = row.parts
+        if not parts_of_row and row.claim.kind != "value":
+            parts_of_row = (row,)
+        for part in parts_of_row:
+            question = part.name or row.claim.id, part.records
             if question not in asked or not part.records:
                 parts.append(part)
             asked.add(question)
