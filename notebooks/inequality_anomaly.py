@@ -13,17 +13,17 @@
 # ```
 #
 # :::{div} answer
-# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, with one and ten percent of outliers. But the output itself, read as the difference of two lengths, ranks slightly better in nearly all these networks.
+# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, with one and ten percent of outliers. But in nearly all these networks the difference of the two output capsules' lengths ranks slightly better.
 # :::
 #
-# Kirillov and Panov (2022) find anomalies by how unequally a capsule network spreads its couplings.
-# Two inequality measures, Gini and Palma, lead in 21 of their 29 comparisons.
+# Kirillov and Panov find anomalies by how unequally a capsule network spreads its couplings.
+# Two inequality measures, Gini and Palma, lead in 21 of 29 comparisons.
 # With the fewest outliers another score leads on three of four sets.
-# We trained full-size networks on MNIST, Fashion-MNIST and CRISPR; most stop early by test loss, as released.
-# With ten percent of outliers on MNIST, Gini has an AUROC of {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
-# Which DNA sites does the gene editor CRISPR cut? Here Gini has {ours}`INQ-C-auroc-gini`; the paper has {theirs}`INQ-C-auroc-gini`.
-# Our uncut sites are substitutes, many easy: three letters alone give {measured}`off_targets@paper:pam_only:auroc_gini`.
-# Some printed Palmas are lower: the authors' code reads the wrong capsule.
+# We trained full-size networks on MNIST, Fashion-MNIST and CRISPR, stopping by test loss as released; small ones judge most claims.
+# With ten percent of outliers on MNIST, Gini's AUROC is {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
+# For DNA sites that the gene editor CRISPR cuts, Gini has {ours}`INQ-C-auroc-gini`; the paper has {theirs}`INQ-C-auroc-gini`.
+# Our uncut sites are substitutes, many easy: three letters alone give Gini {measured}`off_targets@paper:pam_only:auroc_gini`.
+# Some printed Palmas are too low: the authors' code reads the wrong capsule.
 #
 # ```{headlines} inequality_anomaly
 # ```
@@ -70,7 +70,7 @@ from capslib.papers.inequality_anomaly.checks import (
 chapter = Chapter(STEM, results_dir)
 records, verdicts = chapter.records, chapter.verdicts
 
-# %% mystnb={"image": {"alt": "AUROC on MNIST with a tenth of outliers, from networks of the paper's size: Gini lies on the paper's value, and Palma above it."}} tags=["remove-cell", "front"]
+# %% mystnb={"image": {"alt": "AUROC on MNIST with ten percent of outliers, from networks of the paper's size: Gini lies on the paper's value, and Palma above it."}} tags=["remove-cell", "front"]
 plots.use_style()
 GINI_COLOR, CHILDREN, NPP_COLOR, PALMA_COLOR, NRE_COLOR, ANOMALY = plots.ARM_COLORS
 NORMAL = plots.INK
@@ -110,12 +110,12 @@ plots.use_style()
 # %% [markdown]
 # ## The discovery
 #
-# A capsule outputs a vector, whose length says how present its class is. A *coupling* is the weight of a child's vote for a parent.
+# A capsule outputs a vector, whose length says how present its class is. A capsule, the *child*, votes for each capsule of the next layer, a *parent*; the weight of a vote is its *coupling*.
 # A network with two class capsules, *normal* and *anomaly*, already has a score: how much longer the anomaly capsule is.
 # Kirillov and Panov {cite:p}`kirillov2022` use it without its sign: *Npp* (normality by prediction probability), as released, calls an input anomalous if both lengths are close.
 # Networks that saw few anomalies call hardly any input anomalous; then both scores rank alike. With more, Npp falls behind: a confident anomaly looks normal to it.
-# At full size the difference with its sign also ranks better than the {term}`Gini coefficient` of the couplings, by little ({numref}`fig-inq-rivals`).
-# On CRISPR its AUROC is {measured}`off_targets@paper:as_prepared:auroc_length`; Gini has {ours}`INQ-C-auroc-gini`.
+# At full size the difference with its sign also ranks slightly better than the {term}`Gini coefficient` of the couplings ({numref}`fig-inq-rivals`).
+# On CRISPR its {term}`AUROC` is {measured}`off_targets@paper:as_prepared:auroc_length`; Gini has {ours}`INQ-C-auroc-gini`.
 # Gini may follow the lengths because {ref}`a short capsule leaves its couplings nearly equal <inq-lengths>`. Why the lengths rank slightly better we have not tested.
 
 
@@ -195,8 +195,9 @@ def lead_of_lengths(table: pd.DataFrame) -> pd.Series:
 if len(images_full):
     leads = lead_of_lengths(images_full)
     frames.say(
-        "On images, where these have diverse outliers only, the mean lead is "
-        f"{leads.min():.4f} to {leads.max():.3f}. We let a printed AUROC differ by at most {ALIKE:g}."
+        "On images the full-size networks have diverse outliers only: one class is normal. "
+        f"The mean lead is {leads.min():.4f} to {leads.max():.3f}; for comparison, "
+        f"our largest tolerance for an AUROC is {ALIKE:g}."
     )
 fewest = images[images["percent"] == PERCENTS[0]]
 if len(fewest):
@@ -205,7 +206,7 @@ if len(fewest):
     frames.say(
         f"In small networks with {PERCENTS[0]:g} % of anomalies neither leads everywhere. "
         f"With diverse outliers the lengths lead on {wins} of {len(leads)} data sets, "
-        f"with diverse inliers Gini on {losses}."
+        f"with diverse inliers (one class is the anomaly) Gini on {losses}."
     )
 
 # %% [markdown]
@@ -213,7 +214,7 @@ if len(fewest):
 #
 # Sixteen children vote for one parent. At first their votes have nothing in common; then five of them agree ({numref}`fig-inq-toy`).
 # Routing that normalises over the *children* gives most of the parent's coupling to these five.
-# The {term}`Lorenz curve` draws how much of the coupling the poorest children hold together.
+# The {term}`Lorenz curve` plots how much of the coupling the poorest children hold in total.
 # Twice the area between curve and diagonal is the Gini coefficient.
 # The {term}`Palma ratio` divides the ninth decile of the couplings by the fourth, as released; economists divide shares of the total.
 
@@ -389,7 +390,7 @@ plt.show()
 # ### The other scores
 #
 # *Plain* is the predicted class. *A* is the length of the normal capsule minus that of the anomaly capsule, plus the reconstruction error {cite:p}`piciarelli2019`.
-# *Npp* and *Nre* are Li et al.'s {cite:p}`li2019` normality scores with the direction reversed, by prediction probability and by reconstruction error.
+# *Npp* and *Nre* are Li et al.'s {cite:p}`li2019` normality scores by prediction probability and by reconstruction error, both reversed.
 # Two baselines have no capsules: ABC, an autoencoding binary classifier, and NL (negative learning), a Boltzmann machine that also unlearns anomalies.
 #
 # *Lengths* is our score, $\Delta = \lVert \mathbf v_\text{anomaly} \rVert - \lVert \mathbf v_\text{normal} \rVert$. *Plain* keeps only its sign.
@@ -429,17 +430,17 @@ plt.show()
 #
 # ## Experiments
 #
-# Each data set, setup, share of anomalies and class has a network of its own. The first six scores read the same network.
-# *Full-size* networks have the paper's 256 filters and 1,152 primary capsules. *Small* networks have 64 filters and 288 primary capsules; they see at most 10,000 normal images.
-# In every table the paper's AUROC stands over ours, a mean over three seeds (CRISPR: ten) and over the classes, if there are ten.
+# Each data set, setup, share of anomalies and class has a network of its own. All scores but ABC and NL read that network.
+# *Full-size* networks have the paper's 256 filters and, on images of 28 × 28 pixels, 1,152 primary capsules. *Small* ones have 64 filters and 288 capsules there; they see at most 10,000 normal images.
+# In the paper's tables its number stands over ours, a mean over three seeds (CRISPR: ten) and over the classes, if there are ten.
 # The tolerance is 0.02, or half the distance from the paper's value to 1 where that is less. The sign is the verdict ({doc}`/book/how_to_read`):
 #
-# * ✓, with a tint: reproduced, for the paper's number lies in our 95 % interval, widened by the tolerance. Otherwise + stands for better, and ≠ for not reproduced.
+# * ✓, with a tint: reproduced; the paper's number lies in our 95 % interval, widened by the tolerance. Outside, + means better, and ≠ not reproduced.
 # * ?: our interval is wider than six tolerances, which decides nothing.
 # * ▫: the network is small, or the data are not the paper's. This decides nothing, either.
 # * A second frame marks a baseline without capsules; a half-filled square, a claim in words from small networks or other data.
 #
-# A claim in words spans many columns and is judged at one size: on images, in small networks.
+# A claim in words spans many columns. Networks of one size judge it; on images these are small.
 # An order from small networks counts only if twice the epochs give the same decision and change no score by more than a tenth of its value.
 
 # %% tags=["remove-cell"]
@@ -477,13 +478,15 @@ display(images_table("T2", "mnist", "fmnist"))
 images_table("T2", "kmnist", "cifar10")
 
 # %% [markdown]
+# At full size, with one and ten percent, Gini and Palma lead this table by their means. With the fewest outliers, in small networks, another score leads on every set.
+#
 # At full size all capsule scores but one are reproduced or better; Npp on Fashion-MNIST with ten percent is inconclusive.
 # ABC is reproduced on MNIST and Fashion-MNIST. NL is not: the release evaluates {ref}`random weights <inq-errata>`, with which ours has nearly the printed numbers. The one in the table has learned, and the released score then ranks most anomalies below normal images.
 #
 # Scored by its reconstruction error, as is usual, a trained NL ranks far better. In small networks with the fewest outliers it reaches Gini's mean AUROC on MNIST, Fashion-MNIST and KMNIST. An ABC that reconstructs normal images reaches it on the last two.
 
 
-# %% mystnb={"figure": {"caption": "How many outliers does a score need? AUROC over the share of outliers in training, mean over ten classes. Open, with lines: paper. Filled, shifted to the right to be seen: ours; circles at full size, squares in small networks. Palma, not drawn, lies close to Gini. Dotted: guessing.", "name": "fig-inq-outliers"}, "image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini rises with the share and leads with a tenth; Npp ends below its start on three sets; Nre leads with the fewest on three sets. Ours lie close to the paper at full size."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How many outliers does a score need? AUROC over the share of outliers in training, mean over ten classes. Open, with lines: paper. Filled, shifted to the right to be seen: ours; circles at full size, squares in small networks. Palma, not drawn, lies close to Gini. Dotted: guessing.", "name": "fig-inq-outliers"}, "image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini rises with the share and leads with ten percent; Npp ends below its start on three sets; Nre leads with the fewest on three sets. At full size ours lie close to the paper, except Npp with ten percent."}} tags=["hide-input"]
 def draw_score(axis: plt.Axes, prefix: str, score: str, shift: float) -> None:
     """Draw the AUROC of a score over the share of anomalies: the paper's, and ours, shifted."""
     in_paper, color = [], COLORS[score]
@@ -523,23 +526,23 @@ chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
 # %% [markdown]
 # ### Diverse inliers (Table 3)
 #
-# Now one class is the anomaly, and the nine others are normal; percentages are again those of anomalies. Does the order of the scores stay? All networks here are small.
+# Now one class is the anomaly, and the nine others are normal; percentages are again those of anomalies. Does the order of the scores stay the same? All networks here are small.
 
 # %% tags=["remove-input"]
 display(images_table("T3", "mnist", "fmnist"))
 images_table("T3", "kmnist", "cifar10")
 
-# %% mystnb={"figure": {"caption": "How many anomalies does a score need if inliers are diverse? As {numref}`fig-inq-outliers`; all of our networks are small, hence squares.", "name": "fig-inq-inliers"}, "image": {"alt": "AUROC over the share of anomalies in training, a panel for each of four data sets. In the paper Gini leads with every share on MNIST and Fashion-MNIST, on KMNIST from one percent on, on CIFAR-10 with a tenth only. Npp falls below guessing on MNIST."}} tags=["remove-input"]
+# %% mystnb={"figure": {"caption": "How many anomalies does a score need if inliers are diverse? As {numref}`fig-inq-outliers`; all of our networks are small, hence squares.", "name": "fig-inq-inliers"}, "image": {"alt": "AUROC over the share of anomalies in training, a panel for each of four data sets. In the paper Gini leads with every share on MNIST and Fashion-MNIST, on KMNIST from one percent on, on CIFAR-10 with ten percent only. Npp falls below guessing on MNIST."}} tags=["remove-input"]
 draw_shares("inliers")
 
 # %% tags=["remove-input"]
 chapter.table("INQ-W-4", "INQ-W-5")
 
 # %% [markdown]
-# {claim}`INQ-W-5` asks only that *plain* lies clearly below Gini; with ten percent of anomalies plain is often good.
-# By their means, Gini or Palma leads in all columns but one: KMNIST with the fewest anomalies, where Npp leads, as in the paper.
+# Of *plain*, {claim}`INQ-W-5` asks only that it lies clearly below Gini; with ten percent of anomalies it is often good.
+# Gini rises with the share on all four sets. By their means, Gini or Palma leads in all columns but one: KMNIST with the fewest anomalies, where Npp leads, as in the paper.
 # In the paper Npp also leads on CIFAR-10 with the two smaller shares; there our means put Gini first. Nearly all of these orders are undecided.
-# Nre has not finished learning: on MNIST with ten percent of anomalies, twice the epochs raise it clearly (one seed).
+# Nre still rises: on MNIST with ten percent of anomalies, twice the epochs raise it clearly (one seed).
 #
 # ```{fold} Average precisions, and the baselines as released and as usually meant
 # ```
@@ -606,7 +609,7 @@ axes[0].set_ylabel("children (%)")
 plt.show()
 
 # %% [markdown]
-# Both change in our networks. The normal capsule's Gini separates as well as the anomaly capsule's, in reverse order: we do not see the paper's reason. At full size, with ten percent of diverse outliers:
+# In our networks the couplings of both capsules change. The normal capsule's Gini separates as well as the anomaly capsule's, in reverse order. The paper's reason does not show. At full size, with ten percent of diverse outliers:
 
 # %% tags=["remove-input"]
 MEASURED = {GINI: "anomaly capsule", f"{GINI}_normal": "normal capsule"}
@@ -617,9 +620,9 @@ if len(tenths):
     display(frames.styled(by_data.rename_axis("AUROC of Gini, full size"), 4))
 
 # %% [markdown]
-# The claim holds in a column if the anomaly capsule's AUROC lies further from 0.5 than the normal capsule's, by more than 0.1.
-# This threshold is ours, so a smaller lead leaves a column undecided. Only a lead of the normal capsule speaks against the claim.
-# Only these two of its eight columns have full-size networks, so small ones judge it.
+# {claim}`INQ-W-8` has a part for each data set and setup, at ten percent. A part holds if the anomaly capsule's AUROC lies further from 0.5 than the normal capsule's, by more than 0.1.
+# This threshold is ours, so a smaller lead leaves a part undecided. Only a lead of the normal capsule speaks against the claim.
+# Only these two of the eight parts have full-size networks, so small ones judge the claim.
 
 # %% tags=["remove-input"]
 chapter.table("INQ-W-8")
@@ -661,7 +664,7 @@ cells({f"setup {letter}": f"INQ-S3-{letter}" for letter in "ABCD"})
 # %% [markdown]
 # ### Guide RNAs and their off-targets (CRISPR)
 #
-# A pair of guide and site is no image. Does inequality tell the DNA sites that Cas9, the editor's enzyme, cuts from those that it leaves alone?
+# A *guide* RNA leads Cas9, the editor's enzyme, to one DNA site; other sites that it cuts are *off-targets*. An input is a pair of guide and site. Does inequality tell off-targets, the anomalies, from sites left uncut?
 # These networks have full size and ten seeds, but the paper's negatives could not be had. Ours are candidate sites of DeepCRISPR, so no value is decided.
 
 # %% tags=["remove-cell"]
@@ -674,8 +677,8 @@ cells({name: f"INQ-C-{area}" for area, name in AREAS.items()})
 chapter.table("INQ-W-7")
 
 # %% [markdown]
-# Cas9 cuts almost only next to a short motif, the PAM. More than half of our uncut sites lack it, but few of the cut ones.
-# So we also train on sites that have the motif (NRG), and on its three letters alone. The letters reach most of the AUROC: our numbers partly measure how the substitutes were chosen.
+# Cas9 cuts almost only next to a short motif, the PAM. More than half of our uncut sites lack it, but few of the cut ones do.
+# So we also train on sites that have the motif (NRG: any letter, then A or G, then G). Other networks see all pairs, but only the three letters at the motif's place. The letters reach most of the AUROC: our numbers partly measure how the substitutes were chosen.
 # On sites with the motif the order of {claim}`INQ-W-7` survives, with each of ten seeds: Gini and Palma lead, Npp lies above Nre, and ABC and NL come last.
 # There A, Nre and ABC come close to the paper, and Gini and Palma fall below it. On the letters alone, Npp leads Gini and Palma.
 
@@ -717,7 +720,7 @@ frames.styled(table.rename_axis("AUROC"))
 #
 # | what | paper | here | why it matters |
 # |---|---|---|---|
-# | size of small networks | 256 filters, 1,152 primary capsules | 64 filters, 288 capsules | an order in them says little of the paper's size |
+# | size of small networks (MNIST) | 256 filters, 1,152 primary capsules of dimension 32 | 64 filters, 288 of dimension 8 | an order in them says little of the paper's size |
 # | normal images, small networks | all | at most 10,000 | networks see less |
 # | negatives of CRISPR | Peng et al. | candidate sites of DeepCRISPR | three letters alone reach most of the AUROC |
 # | images of KMNIST | 60,000 | the first 7,011 | no number on it is decided |
@@ -738,16 +741,16 @@ chapter.table("INQ-C-n-")
 #
 # **Palma is read from the wrong capsule.** The evaluation [takes the second word](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/results.py#L65-L73) of a pair that NumPy printed.
 # NumPy prints the ratios 9.5 (normal) and 12.25 (anomaly) as `[ 9.5  12.25]`. An empty word stands first, so the second is the *normal* capsule's. Palma is then wrong where its ratio is largest.
-# By its own ratio, on MNIST with ten percent of outliers, it has {ours}`INQ-T2-mnist-10pct-palma`; the paper has {theirs}`INQ-T2-mnist-10pct-palma` {claim}`INQ-T2-mnist-10pct-palma`.
+# Read correctly, Palma has an AUROC of {ours}`INQ-T2-mnist-10pct-palma` on MNIST with ten percent of outliers; the paper has {theirs}`INQ-T2-mnist-10pct-palma` {claim}`INQ-T2-mnist-10pct-palma`.
 #
 # **NL has random weights.** [The machine's weights W are no parameter](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/models.py#L86), so a saved network lacks its weights, and the evaluation [draws new ones](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/compute_metrics.py#L269-L277).
-# On CRISPR, an untrained NL has {measured}`baselines@paper:as_prepared:auroc_nl_untrained` here and {theirs}`INQ-C-auroc-nl` in the paper.
+# On CRISPR, an untrained NL has an AUROC of {measured}`baselines@paper:as_prepared:auroc_nl_untrained` here and {theirs}`INQ-C-auroc-nl` in the paper.
 #
 # **By the printed numbers Palma does not beat Gini.** The text prefers Palma: couplings become extreme, it argues, and Palma looks at both ends. Of 29 pairs of printed AUROCs Palma has the higher one in 9, and Gini in 17 <span id="at-INQ-W-9">{claim}`INQ-W-9`</span>. The other three are equal. Some of these Palmas are misread; read correctly, the two hardly differ {ref}`in our full-size image networks <inq-lengths>`.
 #
 # **Npp does not always fall.** The text says that it gets worse with more anomalies. In Table 2 it rises on CIFAR-10, from {theirs}`INQ-T2-cifar10-0.1pct-npp` to {theirs}`INQ-T2-cifar10-10pct-npp` {claim}`INQ-W-3`.
 #
-# ```{fold} The smaller errata, and Palma by its own ratio and as released
+# ```{fold} The smaller errata, and Palma read correctly and as released
 # ```
 #
 # | where | article | notebooks, code or tables |
@@ -759,7 +762,7 @@ chapter.table("INQ-C-n-")
 # | Table 4, caption | which letter is which setup | text and code agree with each other, and the caption permutes B, C and D |
 # | text on Table 4 | scores behind Npp have an average precision “about 2 points” above guessing | only ABC in setup A has ({theirs}`INQ-S3-A-abc`, guessing {theirs}`INQ-S3-A-plain`); all others have more, NL in C the most ({theirs}`INQ-S3-C-nl`, guessing {theirs}`INQ-S3-C-plain`) {claim}`INQ-W-6` |
 # | eq. 3, Gini | no word of sorting | values [are sorted first](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/compute_metrics.py#L43), without which it is no Gini coefficient |
-# | Table 3, MNIST, a tenth, Palma | ± 0.0035 | ± 0.0350 |
+# | Table 3, MNIST, ten percent, Palma | ± 0.0035 | ± 0.0350 |
 # | Table 2, MNIST, one percent, ABC | {theirs}`INQ-T2-mnist-1pct-abc` | 0.8182 |
 # | eq. 6, Npp | largest length | largest *softmax* of the lengths |
 # | ABC | reconstructs normal examples | its label is 1 for anomalies, so it reconstructs these |
@@ -768,8 +771,8 @@ chapter.table("INQ-C-n-")
 # | ABC, training | runs by the script | the script [passes an argument](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/train_model.py#L96-L102) that [the class does not take](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/models.py#L220) |
 # | CRISPR, pairs | at most 6 mismatches | fewer than 6, which the counts match |
 #
-# AUROC of Palma by its own ratio and as the release reads it. Means are over the classes, and over those seeds whose runs kept the released reading.
-# In small networks these can be two of three seeds, so Palma differs a little from Tables 2 and 3. A cell without such runs is left out.
+# AUROC of Palma, read correctly and as released. Means are over the classes, and over those seeds whose records hold the released reading.
+# In small networks these can be two of three seeds, so Palma differs a little from Tables 2 and 3. A cell without such records is left out.
 
 # %% tags=["remove-input"]
 by_cell = pd.concat([images_full, images]).dropna(subset="auroc_palma_as_read")
@@ -794,8 +797,8 @@ frames.table(rows, ["cell", "Palma", "as released", "Palma, paper", "Gini, paper
 #
 # ### The softmax over the wrong axis
 #
-# Over the *parents*, as in Sabour et al. {cite:p}`sabour2017`, every child splits one unit between two parents. The inequality over children is then another quantity ({numref}`fig-inq-axis`).
-# `couplings_sum_to_one` holds each routing to the axis that it declares.
+# With a softmax over the *parents*, as in Sabour et al. {cite:p}`sabour2017`, every child splits one unit between two parents. Gini over children then hardly sees agreement ({numref}`fig-inq-axis`).
+# The test `couplings_sum_to_one` holds each routing to the axis that it declares.
 
 # %% mystnb={"figure": {"caption": "Does the Gini coefficient see agreement? Gini of the couplings of sixteen children, of which five agree, over the strength of the agreement, for both axes of the softmax. Toy votes, one draw.", "name": "fig-inq-axis"}, "image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises from nearly zero to three quarters. Normalised over parents it starts at nearly a third without any agreement and rises little."}} tags=["hide-input"]
 strengths = torch.linspace(0, 3, 25)
@@ -830,18 +833,18 @@ plt.show()
 # | 1/(x + 0.00001) of an x of zero or below (*Nre*) | a perfect reconstruction is called the worst | the released score |
 # | the matrices that make votes start with standard deviation 1 where parents compete | capsules have full length at once; we start at 0.1 | – |
 #
-# Tests check the first four, among them `test_the_release_reads_the_second_word_of_both_palma_ratios` and
+# The first four mistakes have tests, among them `test_the_release_reads_the_second_word_of_both_palma_ratios` and
 # `test_early_stopping_looks_at_the_test_set_or_at_what_nothing_else_sees`.
 
 # %% [markdown]
 # ## Beyond the paper
 #
 # (inq-lengths)=
-# ### Do the lengths, or other measures of inequality, do better?
+# ### Do the lengths do better, or other measures of inequality?
 #
 # In equation {eq}`eq-over-children` a coupling grows by agreements $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$, and none of these exceeds $\lVert \mathbf v_j \rVert \lVert \hat{\mathbf u}_{j|i} \rVert$.
 # So a short parent leaves its couplings nearly equal, and Gini may measure the length once more.
-# The table gives the mean lead over Gini, and how often there is one. CRISPR counts networks; images count means over the classes, one a column and seed. A share of anomalies in the head stands for small networks.
+# The table gives the mean lead over Gini, and how often there is one. On CRISPR each network counts; on images, each mean over the classes. Columns with a percentage in the head have small networks.
 
 
 # %% tags=["remove-input"]
@@ -885,6 +888,8 @@ table = pd.DataFrame(columns, index=list(RIVALS.values()))
 frames.styled(table)
 
 # %% [markdown]
+# By their means the lengths lead in every column. Palma, Theil, Atkinson and Hoover, four measures of inequality, hardly differ from Gini.
+#
 # ```{fold} A, Npp, ABC and NL, read as the article and as the code have them, on CRISPR
 # ```
 #
@@ -960,7 +965,7 @@ axes[0].set_ylabel("coupling held")
 plt.show()
 
 # %% [markdown]
-# With both routings Gini points the wrong way. With EM the longer of the two class capsules takes most children, so the couplings of the *loser* are unequal. Turned round, Gini separates nearly perfectly on MNIST.
+# With RBA and EM Gini points the wrong way. With EM the longer of the two class capsules takes most children, so the shorter one's couplings are unequal. Turned round, Gini separates nearly perfectly on MNIST.
 # With RBA nearly every child splits its coupling about equally, and the measures disagree: Palma points the right way.
 
 # %% tags=["remove-input"]
@@ -1015,8 +1020,8 @@ in_numbers(against_first([*records, *routings], "routings", ROUTED), ROUTED)
 # %% [markdown]
 # ### What leaks when early stopping sees the test set
 #
-# The released code stops by the loss of the test set. That affects every network that stops early.
-# On CRISPR, where all do, the AUROC of Gini is {ours}`INQ-C-auroc-gini` as released, and {measured}`repairs@paper:off_targets/held_out:auroc_gini` with a tenth of the training pairs held out instead. Part of the difference may come from training on a tenth fewer pairs.
+# The released code stops by the loss of the test set. That affects every network that stops early: on CRISPR, all of them.
+# There the AUROC of Gini is {ours}`INQ-C-auroc-gini` as released. It is {measured}`repairs@paper:off_targets/held_out:auroc_gini` with a tenth of the training pairs held out instead. Part of the difference may come from training on a tenth fewer pairs.
 
 # %% tags=["remove-cell"]
 repairs = session.run(STEM, "repairs")
@@ -1030,7 +1035,8 @@ again = [record for record in without_leak if record.config["data"] in FULL_SETS
 if networks:
     frames.say(
         f"On MNIST and Fashion-MNIST {len(stopped)} of {len(networks)} full-size networks stop "
-        f"before their last epoch. We have repeated {len(again) or 'none'} without the leak."
+        "before their last epoch. "
+        f"We have repeated {len(again) or 'none'} of them without the leak."
     )
 
 # %% [markdown]

@@ -16,7 +16,7 @@
 # Not yet tested at full size. Small networks cannot tell yet whether a learned routing makes as few errors as EM routing.
 # :::
 #
-# Faria (2019) lets a capsule network learn its routing: an LSTM reads the votes, or a kernel compares them with their mean.
+# Faria (2019) lets capsule networks learn their routing: an LSTM reads the votes, or a kernel compares them with their mean.
 # On MNIST he reports fewer errors with the LSTM ({theirs}`LR-T3-conn-mnist`) than with an
 # open implementation of EM routing ({theirs}`LR-T3-emwww-mnist`). On smallNORB the LSTM
 # ({theirs}`LR-T3-conn-norb`) lies between two open implementations
@@ -25,8 +25,8 @@
 # {measured}`errors:mnist/em:test_error`, our steeper kernel on
 # {measured}`errors:mnist/similarity:test_error`. One of three kernel networks missed our
 # {term}`floor`. LSTM against EM stays open; on smallNORB none learned enough. On a toy, the
-# claim on kernel routing's two parameters {verdict}`LR-W-3`. On noise, the released start hardly
-# tells near from far.
+# claim on kernel routing's two parameters {verdict}`LR-W-3`. On noise, the untrained released
+# kernel hardly tells near from far.
 #
 # ```{headlines} learned_routing
 # ```
@@ -106,16 +106,17 @@ SIMILARITY = plots.routing_color("similarity")
 # %% [markdown]
 # ## The discovery
 #
-# Each child capsule votes for the pose of its parent, and the parent takes the votes' mean, weighted by *couplings*. Similarity routing, one of the paper's two, should weigh votes near that mean more than far ones; its kernel falls with the distance.
+# Each child capsule votes for the pose of every parent, and a parent takes its votes' mean, weighted by *couplings*. Similarity routing, one of the paper's two, should weigh votes near that mean more than far ones. Its *kernel* is a function that falls with the distance.
 # As released, it starts nearly blind ({numref}`fig-lr-start`, for the class layer alone).
 # Fed with noise, a new full-size network has kernels too narrow for most votes in its first
 # and class layer, not in its second. In all layers a parameter $\lambda_1 \approx 12$ pulls
-# the couplings towards equal shares. Wider kernels alone stay nearly as flat.
+# the couplings towards equal shares. Wider kernels alone leave them nearly as flat. From our steep
+# start, the couplings in the figure fall by more than a sixth.
 # Small networks on MNIST err on {measured}`variants:mnist/similarity/released_start:test_error` from the released start, and on {measured}`errors:mnist/similarity:test_error` from a steeper one.
 # Every seed agrees, but the interval of the mean difference includes zero. The learning rate was chosen for the steep start.
 # The steep start differs in widths, in $\lambda$ and in the activation, so we cannot say which of these matters.
 
-# %% mystnb={"figure": {"caption": "How much less does a far vote count than a near one? Coupling of a vote over its distance from the mean, as a ratio to that at the shade's left edge; a line for each of five classes. Shaded: the middle nine tenths of distances in the class layer of a new full-size network, which sees noise.", "name": "fig-lr-start"}, "image": {"alt": "The coupling of a vote over its distance from the mean, relative to that of a near vote, for three starts. The distances that votes have in a new network are shaded. From the released and the wide start it hardly falls across that range, from the steep one it falls by a sixth."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How much less does a far vote count than a near one? Coupling of a vote over its distance from the mean, as a ratio to that at the shade's left edge; a line for each of five classes. Shaded: the middle nine tenths of distances in the class layer of a new full-size network, which sees noise.", "name": "fig-lr-start"}, "image": {"alt": "The coupling of a vote over its distance from the mean, relative to that of a near vote, for three starts. The distances that votes have in a new network are shaded. From the released and the wide start it hardly falls across that range, from the steep one it falls by more than a sixth."}} tags=["hide-input"]
 PRESETS = {"released": "released start", "spread": "wide start", "steep": "steep start"}
 near, far, *_ = start.sight("released")["classes"]
 distances = torch.linspace(0, 1.5, 200)
@@ -146,14 +147,15 @@ plt.show()
 # ## The idea on a toy (Figure 2)
 #
 # Capsules of one layer, the children, {term}`vote` for the pose of a parent.
-# Here one parent gets two clusters of votes, which are ours. The dense one comes from less
+# Here one parent gets two clusters of votes of our own. The dense one comes from less
 # active children, with activations from 0.2 to 0.4. The loose one comes from more active
 # ones, from 0.6 to 0.9. $\lambda_1$ pulls the couplings towards equal shares, $\lambda_2$
 # towards the activations.
 #
-# Set both sliders to 0.1: the dense votes win. Lower, a few of them, towards the first mean
-# (the ring), take most. From 0.1, drag $\lambda_1$ to 100: all discs become equal. Drag
-# $\lambda_2$ instead: the active, green ones grow.
+# Each disc is a vote, its area the coupling. Set both sliders to 0.1: the dense votes win. Set
+# them lower: a few dense votes, on the side of the first mean (the ring), take most. From 0.1,
+# drag $\lambda_1$ to 100: all discs become equal. Drag $\lambda_2$ instead: the green discs,
+# of active children, grow.
 
 # %% tags=["remove-input"]
 WIDGET = """
@@ -245,8 +247,7 @@ names = {
 chapter.table("LR-W-3", names=names)
 
 # %% [markdown]
-# We tested no values below 0.1. At 0.01, in the last panel of {numref}`fig-lr-toy`, a few of
-# the dense votes take most of the couplings.
+# We tested no values below 0.1; {numref}`fig-lr-toy` only shows 0.01.
 #
 # ## The method
 #
@@ -261,7 +262,7 @@ chapter.table("LR-W-3", names=names)
 # :test: tests/routing/conformance.py::it_is_what_the_plain_loops_say
 # ```
 #
-# A vote is $V_{ij} = W_{ij} M_i / \lVert W_{ij} \rVert_F$, with pose $M_i$ of the child and a learned $4 \times 4$ matrix $W_{ij}$. The norm keeps a layer from lengthening poses.
+# A vote is $V_{ij} = W_{ij} M_i / \lVert W_{ij} \rVert_F$, with pose $M_i$ of the child and a learned $4 \times 4$ matrix $W_{ij}$. The norm keeps a layer from lengthening poses. For one parent, $v_i$ is this vote as a vector, and $c_i$ its coupling.
 #
 # ### Similarity routing
 #
@@ -275,9 +276,9 @@ chapter.table("LR-W-3", names=names)
 # \end{aligned}
 # ```
 #
-# So the couplings have a closed form. The activation of the parent has three parameters of
-# its own, $\theta$. To an activation we add 0.1 before the logarithm. The release does so for
-# the couplings, but not for the activation of the parent:
+# With a Lagrange multiplier the couplings have a closed form. The activation of the parent has
+# three parameters of its own, $\theta$. Before a logarithm the release adds 0.1 to $a_i$, but
+# only in the couplings. We add it in the activation of the parent, too:
 #
 # ```{math}
 # :label: eq-lr-closed
@@ -305,25 +306,24 @@ chapter.table("LR-W-3", names=names)
 # Two earlier objectives are similar. Li et al. {cite:p}`li2008` use distances and one entropy. Wang and Liu
 # {cite:p}`wang2018` use inner products, one divergence, and couplings that sum to one over the parents. Faria uses a kernel, a second divergence, and couplings that sum to one over the children.
 #
-# Full-size networks take the released start. Small networks take the steep one, because their training is short.
+# Full-size networks take the released start. The other two are ours. Small networks take the steep one, because their training is short.
 #
 # | start | widths $\ell_q$ | $\lambda_1$, $\lambda_2$ | $\theta_1$, $\theta_2$, $\theta_3$ |
 # |---|---|---|---|
-# | released | near zero, standard deviation 0.1 | 12, 1 | near 0, 1, near 0 |
-# | wide | 0.5 to 4 | 12, 1 | near 0, 1, near 0 |
-# | steep | 0.1 to 1 | 1, 1 | 10, −5, near 0 |
+# | released | near zero, standard deviation 0.1 | near 12, 1 | near 0, 1, near 0 |
+# | wide | 0.5 to 4 | near 12, 1 | near 0, 1, near 0 |
+# | steep | 0.1 to 1 | near 1, 1 | 10, −5, near 0 |
 #
-# *Near 0*: from N(0, 0.1²). Where the list of every deviation says so of $\theta$, it means
-# $\theta_1$ and $\theta_3$.
+# *Near 0*: from N(0, 0.1²).
 #
 # ### Connectionist routing
 #
 # For every child and parent, an LSTM with 16 units reads $[\mu, a_i, v_i, c_i]$ in each iteration. A perceptron $g$ turns its hidden state into the logit of the coupling.
 # In the end a perceptron $f$ turns $\sum_i c_i s_i$, a mean of the LSTM's cell states $s_i$, into the activation of the parent.
-# All routings have three iterations. The layers differ in hidden units (Table 2) and
-# kernels:
+# All routings have three iterations. The layers differ in the numbers
+# of hidden units (Table 2) and of Gaussians in a kernel:
 #
-# | layer | hidden units of $g$ | hidden units of $f$ | kernels of similarity routing |
+# | layer | hidden units of $g$ | hidden units of $f$ | Gaussians in a kernel |
 # |---|---|---|---|
 # | first | none | none | 4 |
 # | second | 32, 32 | 64, 64 | 4 |
@@ -366,11 +366,12 @@ plots.network(layers, INK)
 plt.show()
 
 # %% [markdown]
-# As released, primary poses pass a ReLU and are divided by their norm, and poses get
-# coordinates added before they vote. The paper mentions none of this.
+# As released, primary poses pass a ReLU and are divided by their norm. All poses get
+# coordinates added before the votes. The paper mentions none of this.
 #
 # A simpler network trains in seconds: four types of capsules a layer, no batch norm, raw
-# poses, and images of 17 × 17 pixels.
+# poses, and images of 17 × 17 pixels. With both routings its {term}`spread loss` falls after
+# some fifty steps ({numref}`fig-lr-small`).
 
 
 # %%
@@ -449,21 +450,21 @@ plt.show()
 # | used for | parameters, costs, starts | Table 3, our own questions |
 # | images | 32-pixel crops of smallNORB, 28-pixel MNIST | 24-pixel crops; 10,000 digits, or the single images of 10,000 smallNORB pairs |
 # | filters and capsule types | 64, 8, 16, 16 | 16, 4, 8, 8 |
-# | training | 100 epochs; not yet run | 8 epochs (MNIST) or 4, 3 seeds |
+# | training | 100 epochs; not yet run | 8 epochs on MNIST, 4 on smallNORB; 3 seeds |
 #
 # ### Table 3: test error
 #
 # Does a learned routing err less than EM routing? The paper compares with errors that others measured in other networks.
 # Here EM routing and RBA stand in the same network as the LSTM and the kernel.
-# But more than the routing differs: EM routing sets its start on training images, the
-# kernel has a steep start of ours, and each routing has the better of two learning rates.
+# But more than the routing differs. EM routing's start is set on training images; the kernel
+# has our steep start. Each routing has the better of two learning rates.
 
 # %% tags=["remove-cell"]
 errors = session.run(STEM, "errors")
 pilot = session.run(STEM, "pilot")
 
 # %% [markdown]
-# Test error in percent: the paper's full-size value over the mean of our three *small networks*. The sizes differ, so nothing is decided. The paper's EM rows quote others, which we did not rerun (–). The last two rows are ours alone.
+# Test error in percent: the paper's full-size value over the mean of our three *small networks*. The sizes differ, so nothing is decided. The paper's EM rows quote errors that others measured; we did not rerun them (–). The last two rows are ours alone.
 
 # %% tags=["remove-input"]
 NOT_PRINTED = "not in the paper"
@@ -529,20 +530,20 @@ names = {"LR-W-1": "The LSTM makes as few errors as EM routing, or fewer; the ke
 chapter.table("LR-W-1", names=names)
 
 # %% [markdown]
-# A network counts only if it passes our floor: nine of ten training images right at the
-# end. These are cut at random places, so they are harder than test images.
+# A network counts only if it has *learned*: this is our {term}`floor`. Training images are cut
+# at random places, so they are harder than test images.
 # On MNIST all networks with the LSTM and EM routing pass, two of three with the kernel, and none with RBA. On smallNORB none passes.
 # One comparison is left: on MNIST, the error of EM routing is {measured}`errors:mnist/em - mnist/connectionist:test_error` above that of the LSTM. Its interval, {interval}`errors:mnist/em - mnist/connectionist:test_error`, leaves the order open.
-# The LSTM counts as no worse up to $0.3$ points of error more; the lower end lies beyond that.
+# With up to $0.3$ points more the LSTM would still count as no worse; the lower end lies beyond that.
 #
 # The paper's own table is less clear than its text. On smallNORB the LSTM errs on {theirs}`LR-T3-conn-norb`, more than Gritzman's {theirs}`LR-T3-em24-norb`. The kernel's {theirs}`LR-T3-sim-norb` is no more than the {theirs}`LR-T3-emwww-norb` of the other open implementation.
-# The text also says that both stay above the {theirs}`LR-T3-emorig-norb` of EM routing's authors. That is an error of networks that see both images of a stereo pair. Ours see one image at a time, so {claim}`LR-W-2` waits.
+# The text also says that both learned routings stay above the {theirs}`LR-T3-emorig-norb` of EM routing's authors. Their networks see both images of a stereo pair. {claim}`LR-W-2` waits for such networks at full size.
 #
 # *What does training the routing bring?* We also left the routing untrained. Then no
 # network passes the floor: a frozen LSTM errs on
 # {measured}`errors:mnist/connectionist/frozen:test_error` of MNIST, a frozen kernel on
 # {measured}`errors:mnist/similarity/frozen:test_error`.
-# But this freezes the activations, too: either could be the cause.
+# But this freezes what computes couplings and what computes activations: either could be the cause.
 #
 # ```{fold} How the learning rates were chosen
 # ```
@@ -571,9 +572,9 @@ frames.table(rows, columns, "set", "routing")
 # %% [markdown]
 # ### What the couplings prefer after training
 #
-# Does a parent listen to votes that lie near its mean, or to active children? We sort its children by the distance of their votes, then by activation, and compare tenths.
+# Does a parent listen to votes that lie near its mean, or to active children? We sort its children once by the distance of their votes and once by activation, and compare the first tenth with the last.
 
-# %% mystnb={"figure": {"caption": "Whom does a parent listen to? Mean coupling of one tenth of its children over that of the opposite tenth, after the last iteration, by layer. EM routing's are multiplied by the child's activation. A dot is a small network on MNIST, three seeds. Dotted: both weigh alike. No ratio is capped.", "name": "fig-lr-follow"}, "image": {"alt": "Two panels of ratios of couplings on a logarithmic scale, a row for each routing and layer. Left: near votes outweigh far ones with the kernel and EM routing in every network, and with the LSTM in nearly all. With RBA the ratio is near one. Right: active children outweigh inactive ones with the kernel and EM routing. With the LSTM the least active outweigh the most active in the first layer."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Whom does a parent listen to? Mean coupling of one tenth of its children over that of the opposite tenth, after the last iteration, by layer. EM routing's are multiplied by the child's activation. A dot is a small network on MNIST, learned or not; three seeds. Dotted: both weigh alike. No ratio is capped.", "name": "fig-lr-follow"}, "image": {"alt": "Two panels of ratios of couplings on a logarithmic scale, a row for each routing and layer. Left: near votes outweigh far ones with the kernel and EM routing in every network, and with the LSTM in nearly all. With RBA the ratio is near one. Right: active children outweigh inactive ones with the kernel and EM routing. With the LSTM the least active outweigh the most active in the first layer."}} tags=["hide-input"]
 ORDERS = {"distance": "nearest over farthest", "activation": "most over least active"}
 shown_set = "mnist" if "mnist" in sets else sets[0]
 networks = frames.select(trained_records, "errors", data=shown_set)
@@ -608,7 +609,7 @@ plt.show()
 # With the kernel and EM routing, near votes and active children weigh more in all layers.
 # With kernels frozen at our steep start they do so already, though less, in every network.
 # The LSTM, which may learn anything, prefers near votes in nearly all networks. In the first layer it prefers the *least* active children.
-# The LSTM network that trained for twice as long prefers the most active ones there; no run
+# One LSTM network, trained for twice the epochs, prefers the most active ones there. No run
 # tells why.
 #
 # ## Deviations
@@ -618,18 +619,20 @@ plt.show()
 # | | paper, or its code | here | why it matters |
 # |---|---|---|---|
 # | size and training | 86,000 parameters, 100 epochs | a quarter of the filters, half of the capsule types, 4 or 8 epochs | No cell of Table 3 is decided. |
-# | learning rate | 0.003, times 0.96 every 20,000 steps (code) | 0.003 or 0.01 by a pilot, falling to zero | A short training needs larger steps. |
+# | learning rate | 0.003, times 0.96 every 20,000 steps (code) | 0.003 or 0.01 by a pilot, falling to zero | Most of our short trainings do better with the larger rate. |
 # | start of similarity routing | released start | steep start in small networks | From the released start, small networks on MNIST err more often with each seed, and none passes our floor of training accuracy. |
 # | primary poses | not mentioned; the code has a ReLU, a norm and coordinates | as in the code | [Without ReLU and norm](#where-released-code-and-paper-differ) the kernel may err less. |
-# | loss | not stated; the code's default is softmax cross entropy | spread loss | One loss for all routings: activations of EM routing and RBA are no logits. |
-# | $\theta$ of the activation | by channel (text), by grid column (code) | by channel | Capsules of one type then act alike everywhere. |
+# | loss | not stated; the code's default is softmax cross entropy | spread loss | One loss for all routings: activations of EM routing and RBA are not logits. |
+# | $\theta$ of the activation | by type (text), by grid column (code) | by type | Capsules of one type then act alike everywhere. |
 # | inputs of $g$ and $f$ | hidden state to $g$, cell state to $f$ (text); [the reverse](https://github.com/Goncalo-Faria/learning-inner-consensus/blob/ace32c683b6d393edd0b7175a272a8bf65b57680/models/coreimp/rnnRouting.py#L71-L75) (code) | as in the text | A [variant](#where-released-code-and-paper-differ) trains with the reverse. |
 # | EM routing | errors of others, in other networks | ours, in the same network | Rows differ in routing, start and rate. |
 # | reported network | not stated; the code can choose by test accuracy | the last | Test images choose nothing here. |
-# | smallNORB | original images | made from a JPEG export | Its errors may differ by the compression. |
+# | smallNORB | original images | made from a JPEG export | Compression may change the errors. |
 #
 # ```{fold} Every deviation and every setting of Table 3
 # ```
+#
+# In the row *start of similarity routing*, θ from N(0, 0.1²) means $\theta_1$ and $\theta_3$.
 
 # %% tags=["remove-input"]
 frames.deviations(error_records).pipe(frames.styled)
@@ -648,7 +651,7 @@ frames.styled(settings)
 # ### The softmax over the wrong axis
 #
 # The softmax runs over the *children*. A softmax over the parents, as in RBA and EM routing, gives another algorithm and no error message. The single parent of the toy then takes all of every vote, whatever $\lambda_1$ and $\lambda_2$ are.
-# `couplings_sum_to_one` holds each routing to the axis that it declares. We know of no public code with this mistake.
+# `couplings_sum_to_one` holds each routing to the axis that it declares. We know of no public code of Faria's routings with this mistake.
 
 
 # %% mystnb={"figure": {"caption": "Do $\\lambda_1$ and $\\lambda_2$ do anything? Share of the couplings that the dense cluster has, when both have the same value. Dotted: its share of the votes.", "name": "fig-lr-axis"}, "image": {"alt": "Share of the dense cluster over lambda 1 and 2. With the softmax over children it rises from below its share of the votes to nearly one as both fall. With the softmax over parents it is always the same."}} tags=["hide-input"]
@@ -687,12 +690,12 @@ plt.show()
 # TensorFlow's LSTM cell returns (cell, hidden). The release indexes this pair as (hidden, cell), so
 # [its $g$](https://github.com/Goncalo-Faria/learning-inner-consensus/blob/ace32c683b6d393edd0b7175a272a8bf65b57680/models/coreimp/rnnRouting.py#L71-L75) reads the cell state, and
 # [its $f$](https://github.com/Goncalo-Faria/learning-inner-consensus/blob/ace32c683b6d393edd0b7175a272a8bf65b57680/models/coreimp/rnnRouting.py#L114-L116) the hidden state.
-# `test_the_lstm_is_that_of_torch` holds our order. What the swap does to the error is undecided ({numref}`fig-lr-variants`).
+# `test_the_lstm_is_that_of_torch` tests our order. What the swap does to the error is undecided ({numref}`fig-lr-variants`).
 #
 # ### A threshold for each column
 #
-# The release stores $\theta$ along an axis of the grid, so it belongs to columns of the image and not to channels.
-# `test_theta_of_columns_belongs_to_the_columns_of_a_grid` holds what this option does.
+# The release stores $\theta$ along an axis of the grid, so it belongs to columns of the grid and not to types (the paper's channels).
+# `test_theta_of_columns_belongs_to_the_columns_of_a_grid` tests this option.
 
 # %% mystnb={"figure": {"caption": "Does a capsule act the same everywhere? Activation of one type of capsule in six columns that see exactly the same, in a new routing with the released start. Dashed: as released. The axis shows a small range.", "name": "fig-lr-columns"}, "image": {"alt": "Activation of one type of parent in six columns whose children are all alike. With theta by type it is the same everywhere, with theta by column it differs from column to column."}} tags=["hide-input"]
 with seeded(1):
@@ -722,14 +725,14 @@ plt.show()
 #
 # ### Where released code and paper differ
 #
-# Does it matter for the error? Each variant, a small network on MNIST, differs from its row
+# Do the differences matter for the error? Each variant, a small network on MNIST, differs from its row
 # of Table 3 in one option. A start sets widths, $\lambda$ and $\theta$ together; cross
 # entropy leaves out the logistic function of the classes.
 
 # %% tags=["remove-cell"]
 variants = session.run(STEM, "variants")
 
-# %% mystnb={"figure": {"caption": "Which difference between code and paper matters? Test error minus that of the same seed in Table 3, in points. Left of the line: fewer errors. Small: seeds; large: their mean, with its 95 % interval.", "name": "fig-lr-variants"}, "image": {"alt": "Two panels with a row for each change. With the LSTM all marks lie near the line, those of cross entropy left of it. With the kernel the released start, which errs on {measured}`variants:mnist/similarity/released_start:test_error`, and wide kernels, on {measured}`variants:mnist/similarity/wide_kernels:test_error`, lie far right of it in every seed. Raw poses, on {measured}`variants:mnist/similarity/raw_poses:test_error`, lie left of it in every seed."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which difference between code and paper matters? Test error minus that of the same seed in Table 3, in points. Left of the line: fewer errors. Small: seeds; large: their mean, with its 95 % interval.", "name": "fig-lr-variants"}, "image": {"alt": "Two panels with a row for each change. With the LSTM all marks lie near the line, those of cross entropy left of it. With the kernel the released start, which errs on {measured}`variants:mnist/similarity/released_start:test_error`, and the wide one, on {measured}`variants:mnist/similarity/wide_kernels:test_error`, lie far right of it in every seed. Raw poses, on {measured}`variants:mnist/similarity/raw_poses:test_error`, lie left of it in every seed."}} tags=["hide-input"]
 variant_records = frames.best([*committed, *variants], "variants")
 changes = shown.changes(error_records, variant_records)
 changed_sets = list(dict.fromkeys(data for data, *_ in changes))
@@ -748,21 +751,22 @@ for axis, (data, routing) in zip(axes.flat, panels, strict=True):
 plt.show()
 
 # %% [markdown]
-# Starts seem to matter. From the released one the kernel errs on
-# {measured}`variants:mnist/similarity/released_start:test_error`, from the wide one on
-# {measured}`variants:mnist/similarity/wide_kernels:test_error`, and from the steep one of
-# Table 3 on {measured}`errors:mnist/similarity:test_error`. Every seed agrees, but only the
-# wide start's interval excludes zero, and no network of either passes the floor.
+# Starts seem to matter. From the wide start the kernel errs on
+# {measured}`variants:mnist/similarity/wide_kernels:test_error`, from the released one on
+# {measured}`variants:mnist/similarity/released_start:test_error`: with every seed more than from
+# the steep start of Table 3. Only the wide start's interval excludes zero. From neither start
+# does a network pass the floor.
 #
-# Of the other changes we cannot tell: every interval contains zero. Without ReLU and norm
+# The other changes are undecided: every interval contains zero. Without ReLU and norm
 # (*raw poses*) the kernel errs less with every seed, on
-# {measured}`variants:mnist/similarity/raw_poses:test_error`; the LSTM errs on
-# {measured}`variants:mnist/connectionist/raw_poses:test_error`, much as in Table 3.
+# {measured}`variants:mnist/similarity/raw_poses:test_error`. So does the LSTM with cross
+# entropy, the code's default, on
+# {measured}`variants:mnist/connectionist/cross_entropy:test_error`.
 #
 # ### Can these routings tell votes from their negatives?
 #
 # {doc}`RBA and EM routing without a bias cannot </book/papers/negation_limitation>`. A kernel sees distances only, so similarity routing cannot either; an LSTM reads the votes themselves, and can.
-# We route random votes $v$, then $-v$, in a new routing, before training. The table has the
+# We route random votes $v$, then $-v$, in a new routing. The table has the
 # largest difference of all draws. Zero in both columns: the routing cannot tell $v$ from
 # $-v$.
 
@@ -786,12 +790,13 @@ frames.table(rows, columns)
 # ### What does each routing cost?
 #
 # The LSTM has by far the most parameters of its own. For the full-size network the table
-# gives operations and memory of a training step for one image. Of the
-# {doc}`paths </book/speed>`, *eager* is the definition, which no training uses, and *fast*
-# forms the votes again in the backward pass. The last two columns divide a step's time by
-# that of the network with EM routing. First both are on the *fast* path, then as in a long
-# training, which compiles EM routing and RBA. The kernel was timed before it could be
-# compiled, so its last column and its hours below are too high. The LSTM cannot be compiled.
+# gives operations of a training step for one image, and the memory kept for its backward
+# pass. Of the {doc}`paths </book/speed>`, *eager* is the definition, which no training uses,
+# and *fast* forms the votes again in the backward pass. The last two columns divide a step's
+# time by that of the network with EM routing. In the first, both networks are on the *fast*
+# path. In the second they run as in a long training, which compiles EM routing and RBA. The
+# kernel was timed before it could be compiled, so its last entry and its hours below are too
+# high. The LSTM cannot be compiled.
 
 # %% tags=["remove-cell"]
 costs = session.run(STEM, "costs")

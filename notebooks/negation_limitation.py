@@ -13,19 +13,19 @@
 # ```
 #
 # :::{div} answer
-# Both theorems hold, and the experiment on signs reproduces. In small networks deep dynamic routing (RBA) without a bias does not train, as claimed; for EM some depths are open. Near the identity both train without a bias, too.
+# Both theorems hold, and the sign experiment reproduces. In small networks without a bias, deep routing by agreement (RBA) does not train, as claimed; for EM some depths are open. From weights near the identity both do train.
 # :::
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias give
 # an input and its negative equal activations.
 # Our code agrees exactly.
 # At the paper's size, routing by agreement (RBA) without a bias gets
-# {ours}`NEG-T1-rba-nobias` of the signs right; with one, {ours}`NEG-T1-rba-bias`.
+# the sign of {ours}`NEG-T1-rba-nobias` of numbers right; with one, of {ours}`NEG-T1-rba-bias`.
 # The paper has {theirs}`NEG-T1-rba-nobias` and {theirs}`NEG-T1-rba-bias`; EM routing reproduces, too.
 # The authors blame this symmetry for deep networks that do not train.
-# In {ref}`small networks <reduced>` on 14-pixel images, four layers of RBA without a bias reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy` on MNIST.
-# From initial weights that keep vectors from shrinking they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without a bias.
-# EM trains from weights near the identity instead.
+# In {ref}`small networks <reduced>` on 14-pixel MNIST, four RBA layers without a bias reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy`.
+# From weights that keep vectors from shrinking they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without one.
+# EM without a bias trains from weights near the identity.
 # So the symmetry alone stops neither.
 #
 # ```{headlines} negation_limitation
@@ -122,11 +122,11 @@ MISTAKE, RELEASED = plots.ROLE_COLORS["mistake"], plots.ROLE_COLORS["released"]
 # ## The discovery
 #
 # Can a capsule network tell a number from its negative? Without a bias it cannot {cite:p}`peer2021`: $x$ and $-x$ get the same scores ({numref}`fig-mirror`, first panel).
-# The authors explain with this symmetry why deep networks without a bias do not train.
-# But four RBA layers without a bias do train, if their initial weights keep the length of the signal (second panel).
-# They are as symmetric as before. {ref}`Control experiments <negation-scale>` look for what stops training.
+# The authors see this symmetry as the reason why deep networks without a bias do not train.
+# But four RBA layers without a bias do train, if their first weights keep vectors from shrinking (second panel).
+# They are as symmetric as before. For RBA, {ref}`controls <negation-scale>` point to shrinking vectors; for EM the cause stays open.
 
-# %% mystnb={"figure": {"caption": "Does the symmetry stop training? First: the score of one class in eight untrained RBA networks without a bias; they take one number x and have four hidden capsules. Large weights, of standard deviation 6, make the curves visible. Dotted: x = 0. Second: three small networks of four RBA layers on 14-pixel MNIST, and their mean (large). Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random networks without a bias over the input from minus one to one. Every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of small networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length. With a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Does the symmetry stop training? First: the score of one class in eight untrained RBA networks without a bias; they take one number x and have four hidden capsules. Large weights, of standard deviation 6, make the curves visible. Dotted: x = 0. Second: small networks of four RBA layers on 14-pixel MNIST, three a row, and their mean (large). Unit length: first weights scaled to keep vectors from shrinking. Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random networks without a bias over the input from minus one to one. Every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of small networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length. With a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
 x = torch.linspace(-1, 1, 201)
 figure, (score_axis, accuracy_axis) = plots.panels(2)
 for seed in range(8):
@@ -155,7 +155,7 @@ plt.show()
 #
 # Three {term}`capsules <capsule>` of one layer, the children, hold poses in the plane. They {term}`vote` for two capsules of the next, the parents. We route the votes twice: as they are, and negated.
 
-# %% mystnb={"figure": {"caption": "What changes when all votes change their sign? Thin: votes; thick: parents, with their lengths. Solid: an input; dashed: its negative. Without a bias the dashed lines are the solid ones turned by half a circle.", "name": "fig-toy"}, "image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle, with the same lengths. With bias the parents of the negated input point in other directions and have other lengths."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What changes when all votes change their sign? Thin: votes; thick: parents, with their lengths. Solid: an input; dashed: its negative. Without a bias the dashed lines are the solid ones turned by half a circle; with one, the parents' lengths differ.", "name": "fig-toy"}, "image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle, with the same lengths. With bias the parents of the negated input point in other directions and have other lengths."}} tags=["hide-input"]
 votes = torch.tensor(
     [[[0.9, 0.3], [-0.7, 1.0]], [[1.1, 0.1], [-0.2, 0.9]], [[0.6, 0.6], [-0.9, 0.4]]]
 )  # [I, J, D]
@@ -195,13 +195,13 @@ axes[0].set_ylabel("second coordinate")
 plt.show()
 
 # %% [markdown]
-# The length of a parent is its activation. Without a bias an input and its negative have the same lengths, so the activations do not tell which was routed.
+# The length of a parent is its activation. Without a bias the parents of an input and of its negative have the same lengths, so activations do not tell which was routed.
 #
 # ## The method
 #
 # ### The network
 
-# %% mystnb={"figure": {"caption": "Where does the bias stand? The paper's CapsNet with four capsule layers. Blue: layers of capsules, as number by dimension. Only the three routed layers gain or lose a bias; the convolutions always have one.", "name": "fig-network"}, "image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules, decoder. Each has its shape."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Where does the bias stand? The paper's CapsNet with four capsule layers. Blue: layers of capsules, as number by dimension. Only the three routed layers gain or lose a bias; the convolutions keep theirs.", "name": "fig-network"}, "image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules, decoder. Each has its shape."}} tags=["hide-input"]
 network = DeepCapsNet((1, 28, 28), depth=4)
 image = torch.zeros(1, 1, 28, 28)
 with torch.no_grad():
@@ -223,7 +223,7 @@ plots.network(layers, BLUE)
 plt.show()
 
 # %% [markdown]
-# The longest class capsule names the class. The decoder draws the image again, and its error is a part of the loss. Here is the network without its decoder, and one training step:
+# The longest class capsule names the class. The decoder reconstructs the image, and its error is part of the loss. Here is the network without its decoder, and one training step:
 
 
 # %%
@@ -263,7 +263,7 @@ frames.say(
 # ### Routing by agreement (RBA)
 #
 # RBA is also called dynamic routing, as in our code. Child $i$ with pose $\mathbf u_i$ casts the vote $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i$ for parent $j$. Routing by
-# agreement {cite:p}`sabour2017` starts from $b_{ij} = 0$ and repeats, $T$ times,
+# agreement {cite:p}`sabour2017` starts from $b_{ij} = 0$ and repeats, $T$ times (here 3, for EM too),
 #
 # ```{math}
 # :label: eq-rba
@@ -289,7 +289,7 @@ frames.say(
 # ### EM routing
 #
 # In EM routing {cite:p}`hinton2018` a parent is a Gaussian cluster of votes, with mean $\boldsymbol\mu_j$ and variances $(\sigma_j^h)^2$. Equations {eq}`eq-m-step` and {eq}`eq-e-step` of {doc}`the chapter on EM routing </book/papers/em_routing>` give the M-step and the E-step.
-# As Peer et al.'s code does, we take $\ln \sigma^2$ for $\ln \sigma$ and add 10⁻⁴ to every
+# As [Peer et al.'s code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L87-L92) does, we take $\ln \sigma^2$ for $\ln \sigma$ and add 10⁻⁴ to every
 # variance.
 # The bias is added to the votes: $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i + \mathbf B_j$.
 # It moves only the means (theorem 3 below), so our code adds it once, at the end.
@@ -306,7 +306,7 @@ frames.say(
 # is odd. The agreement $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$ stays the same when both its sides change their sign. So couplings are even (the same for $x$ and $-x$) and poses are odd, iteration by iteration and layer by layer.
 #
 # **Theorem 2.** Without a bias on the votes, EM routing has odd poses and even activations, for any
-# $\beta_u$, $\beta_a$, $\lambda$ and number of iterations. *Why:* negated votes negate $\boldsymbol\mu_j$ and change no squared distance.
+# costs $\beta_u$, thresholds $\beta_a$, {term}`inverse temperature` $\lambda$ and number of iterations. *Why:* negated votes negate $\boldsymbol\mu_j$ and change no squared distance.
 #
 # **Theorem 3, which the paper does not state.** A bias on the votes of an EM layer does not change the activations of that layer. *Why:* the same $\mathbf B_j$ on all votes moves $\boldsymbol\mu_j$ along, and
 # $\hat{\mathbf u}_{j|i} - \boldsymbol\mu_j$ stays the same. The bias moves poses at once, and activations from the next layer on.
@@ -319,7 +319,7 @@ frames.say(
 symmetry_runs = session.run(STEM, "symmetry")
 
 
-# %% mystnb={"figure": {"caption": "By how much do the activations of x and -x differ? The largest difference in random stacks of 1 to 9 layers, without a bias (rings) and with one (dots). The lowest line is zero. *EM* passes on the means of clusters; *EM with vectors* passes on their directions, scaled to the activations.", "name": "fig-symmetry"}, "image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for each routing. With a bias it is large, but for a single EM layer it is zero up to rounding."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "By how much do the activations of x and -x differ? The largest difference in random stacks of 1 to 9 layers, without a bias (rings) and with one (dots). The lowest tick is zero. *EM* passes on the means of clusters; *EM with vectors*, the EM of the experiments, passes on their directions, scaled to the activations.", "name": "fig-symmetry"}, "image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for each routing. With a bias it is large, but for a single EM layer it is zero up to rounding."}} tags=["hide-input"]
 def draw_violation(axis: plt.Axes, arm: str, marker: str, **style: object) -> None:
     """Draw by how much activations of x and -x differ at most, by number of layers."""
     stacks = frames.select(symmetry_runs, "symmetry", arm=arm)
@@ -348,7 +348,7 @@ plt.show()
 names = {
     "NEG-W-1": "Without a bias RBA is odd: theorem 1",
     "NEG-W-2": "Without a bias EM has odd poses and even activations: theorem 2",
-    "NEG-W-3": "A bias breaks both symmetries; the cost terms β of EM do not",
+    "NEG-W-3": "A bias breaks both symmetries; the costs and thresholds of EM do not",
 }
 chapter.table(*names, names=names)
 
@@ -362,9 +362,9 @@ chapter.table(*names, names=names)
 # | | full size | {ref}`small networks <reduced>` |
 # |---|---|---|
 # | used for | Table 1, and one question of ours about it | Tables 2 and 3, Figure 2, our other questions |
-# | data | 20,000 numbers | MNIST and Fashion-MNIST, all 60,000 images, 14 × 14 pixels |
+# | data | 20,002 numbers | MNIST and Fashion-MNIST, all 60,000 images, 14 × 14 pixels |
 # | network | as in the paper | 72 primary capsules; the paper has 1,152 |
-# | training | 50 epochs, 5 seeds | 4 or 5 epochs (images with their negatives: 2), 3 seeds |
+# | training | 50 epochs, 5 seeds | 4 or 5 epochs (2 if every image is paired with its negative), 3 seeds |
 #
 # ### The sign of a number (Table 1)
 #
@@ -375,7 +375,7 @@ chapter.table(*names, names=names)
 sign_runs = session.run(STEM, "sign")
 
 # %% [markdown]
-# Table 1 at full size: training accuracy in percent, the paper's value over ours. A value is reproduced (tick, tint) if the paper's lies in our 95 % interval widened by the [tolerance](../how_to_read.md#tolerances), tighter near the scale's end.
+# Table 1 at full size: training accuracy in percent, the paper's value over ours. A value is reproduced (tick, tint) if the paper's lies in our 95 % interval widened by the [tolerance](../how_to_read.md#tolerances).
 
 # %% tags=["remove-input"]
 rows = [
@@ -388,7 +388,7 @@ table = pd.DataFrame(rows, columns=["routing", "bias", "accuracy (%)"])
 chapter.side_by_side(table, digits=2)
 
 
-# %% mystnb={"figure": {"caption": "How soon do they learn the sign? Training accuracy, a line for each seed. Dotted: the paper's values with a bias.", "name": "fig-sign"}, "image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly one half."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Do they learn the sign? Training accuracy, a line for each seed. Dotted: the paper's values with a bias.", "name": "fig-sign"}, "image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly one half."}} tags=["hide-input"]
 def draw_curves(axis: plt.Axes, records: list, x: str, y: str, **style: object) -> None:
     """Draw one curve a record, in percent."""
     for record in records:
@@ -430,7 +430,7 @@ plt.show()
 depth_runs = session.run(STEM, "depth")
 
 # %% [markdown]
-# Tables 2 and 3: test accuracy in percent, the paper's full-size value over the mean of our three *small networks*. Networks of other sizes have other accuracies, so no value is decided. Compare the depths at which a row falls to chance, near ten percent.
+# Tables 2 and 3: test accuracy in percent, the paper's full-size value over the mean of our three *small networks*. Networks of other sizes have other accuracies, so no value is decided (▫). Compare the depths at which a row falls to chance, near ten percent.
 # Where some of our networks learn and others do not, all three stand in the cell.
 
 # %% tags=["remove-input"]
@@ -503,31 +503,30 @@ names = {
     "NEG-W-5-rba-fashion": "RBA on Fashion-MNIST: the same",
     "NEG-W-5-em-mnist": "EM on MNIST: without a bias 5 and 6 layers train, 8 and 9 do not",
     "NEG-W-5-em-fashion": "EM on Fashion-MNIST: the same",
-    "NEG-W-4": "Behind a ReLU shallow networks train without a bias; a missing bias harms more, the deeper they are",
 }
 chapter.table(*names, names=names)
 
 
 # %% [markdown]
-# * *RBA without a bias* agrees at every depth. Four and five layers stay near chance. The
+# * *RBA without a bias* agrees with the paper at every depth. Four and five layers stay near chance. The
 #   first seed does so after twice the training, too. This is weak evidence for the full
 #   size: 72 primary capsules in place of 1,152 make the first signal several times shorter.
 # * *EM without a bias* agrees at five and six layers. With seven, one of three networks trains on MNIST, and two on Fashion-MNIST. Eight and nine stay near chance.
-#   Only the first seed has runs of twice the length. On MNIST neither depth trains in them.
-#   But with nine layers that seed's accuracy, near chance, rises by
+#   [Our rule](/book/how_to_read.md#statistics) repeats the first seed at twice the length,
+#   and lets its accuracy change by a tenth. On MNIST neither depth trains at that length.
+#   But nine layers rise by
 #   {measured}`depth:mnist/em_vector/9/no_bias/twice - mnist/em_vector/9/no_bias:test_accuracy`
-#   to {measured}`depth:mnist/em_vector/9/no_bias/twice:test_accuracy`.
-#   [Our rule](/book/how_to_read.md#statistics) allows a change by a tenth, so nine layers are
-#   undecided. On Fashion-MNIST eight layers do train in them, so eight are undecided; nine
-#   stay near chance.
-# * *With a bias* all our networks train. For seven EM layers on MNIST and eight on Fashion-MNIST, the seeds differ too much for a verdict.
+#   to {measured}`depth:mnist/em_vector/9/no_bias/twice:test_accuracy`, so they are undecided.
+#   On Fashion-MNIST eight layers do train at that length, so they are undecided; nine stay
+#   near chance.
+# * *With a bias* all networks of both tables train. For seven EM layers on MNIST and eight on Fashion-MNIST, the seeds differ too much for a verdict.
 #
 # All first weights here have the paper's standard deviation.
 # {ref}`Other weights <negation-scale>` let deep networks train without a bias.
 #
 # ### When does learning start? (Figure 2)
 #
-# The paper sees learning start at once with a bias, and later without. The deeper the network, the later it starts.
+# The paper sees learning start at once with a bias. Without one, the deeper the network, the later it starts.
 
 # %% mystnb={"figure": {"caption": "When does learning start? Small networks on MNIST, three seeds, with a bias (colour) and without (grey). First: training of six EM layers; a network *starts* where the mean of 20 batches passes the dotted line. Others: this step, by depth; open: not within the run.", "name": "fig-curves"}, "image": {"alt": "Left: batch accuracy of six EM layers over steps; with a bias it rises at once, without a bias much later. Middle: two to five RBA layers start early with a bias; without one, four and five never start. Right: EM layers with a bias start early at every depth. Without a bias five and six start later, one of three networks with seven later still, and eight and nine never."}} tags=["hide-input"]
 BIAS_OFFSETS = {"bias": -0.12, "no_bias": 0.12}
@@ -569,7 +568,7 @@ plt.show()
 # %% tags=["remove-input"]
 names = {
     "NEG-W-6": "With a bias EM starts at once at every depth, without one later",
-    "NEG-W-7": "Without a bias, the deeper, the later; the deepest never in 50 epochs",
+    "NEG-W-7": "Without a bias deeper networks start later; the deepest never in 50 epochs",
     "NEG-W-8": "With a bias shallow networks converge faster, too",
 }
 chapter.table(*names, names=names)
@@ -579,12 +578,12 @@ chapter.table(*names, names=names)
 # them once.
 #
 # In small networks without a bias, five EM layers start after {measured}`depth:mnist/em_vector/5/no_bias:steps_to_20_percent` on average, six after {measured}`depth:mnist/em_vector/6/no_bias:steps_to_20_percent`.
-# With a bias, eight layers start after {measured}`depth:mnist/em_vector/8/bias:steps_to_20_percent`, nine after {measured}`depth:mnist/em_vector/9/bias:steps_to_20_percent`. We call a start within 187 steps, a twentieth of a run, *at once*. For nine layers the seeds do not settle it.
-# Only full-size runs can tell whether the deepest start within 50 epochs.
+# We call a start within a twentieth of a run, 187 steps, *at once*. With a bias, eight layers start after {measured}`depth:mnist/em_vector/8/bias:steps_to_20_percent`. Nine need {measured}`depth:mnist/em_vector/9/bias:steps_to_20_percent` on average, and the seeds differ too much to decide.
+# Only full-size runs can tell whether five layers without a bias need the paper's {theirs}`NEG-F2-start`, and whether the deepest start within 50 epochs.
 #
 # ## Deviations
 #
-# These matter:
+# We follow the first release, which is closer to the paper's text. These deviations matter:
 #
 # | | paper, or its code | here | why it matters |
 # |---|---|---|---|
@@ -594,7 +593,6 @@ chapter.table(*names, names=names)
 # | direction of EM capsules | $\boldsymbol\mu / (\lVert\boldsymbol\mu + \varepsilon\rVert + \varepsilon)$ with $\varepsilon = 10^{-8}$, which is added to votes, too | $\boldsymbol\mu / (\lVert\boldsymbol\mu\rVert + \varepsilon)$ | Inside the norm and on votes, ε breaks the symmetry. {ref}`Outside the norm it raises the accuracy of EM on signs <negation-offset>`. |
 # | hidden capsules under EM | 12 numbers (text) or 10 (scripts) | 10 | Text and scripts disagree; we take the scripts to have made the values. |
 # | E-step of EM | densities [with a constant](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) | log-densities | {ref}`The constant hides how wide a cluster is <negation-densities>`. |
-# | cost of EM | [the logarithm of the variance](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L87-L92), $\ln \sigma^2$ | as released | Hinton et al. have $\ln \sigma$, half of it. |
 # | ε of Adam | 10⁻⁷ (Keras) | 10⁻⁸ (PyTorch) | It may decide {ref}`which weights move <negation-offset>` in the EM sign network; no run has the Keras value. |
 #
 # ```{fold} Every deviation, and every setting of the depth experiment
@@ -633,7 +631,7 @@ parser.parse_args(["--use_bias=False"])
 #
 # ### The softmax over the wrong axis
 #
-# Every child shares one unit among the parents: the softmax runs over the *parents*. Over the children, parents no longer compete.
+# Every child shares one unit among the parents: the softmax runs over the *parents*. With a softmax over children, parents no longer compete.
 # The paper's pseudo-code writes another index; its released code is right. `couplings_sum_to_one` catches it.
 
 # %% mystnb={"figure": {"caption": "How much does each child give away? Sum of its couplings, for twelve children and four parents with random votes. It should be one.", "name": "fig-axis"}, "image": {"alt": "Total coupling of each of twelve children. With the softmax over parents every bar is one; with the softmax over children all are lower, and the largest is several times the smallest."}} tags=["hide-input"]
@@ -662,8 +660,8 @@ plt.show()
 # $\varepsilon = 10^{-8}$ and
 # $d_{ij} = \sum_h (\hat u_{j|i}^h - \mu_j^h)^2 / (\sigma_j^h)^2$, up to another $\varepsilon$. The coupling is then
 # $a_j p_{ij} / \bigl(\sum_k a_k p_{ik} + \varepsilon\bigr)$; the figure has $a_j = 1$.
-# The product of ten variances soon lies far below this $\varepsilon$. Then a wide cluster attracts as much as a narrow one.
-# If clusters are very wide, all $p_{ij}$ lie below the second $\varepsilon$, and a child belongs to no parent.
+# The product of ten variances soon lies far below $\varepsilon$. Then a wide cluster attracts as much as a narrow one.
+# If clusters are very wide, all $p_{ij}$ lie below the $\varepsilon$ of the coupling, and a child belongs to no parent.
 # A softmax of log-densities needs no constant (`test_the_unit_of_votes_changes_no_coupling`). No run measures what this does to an accuracy.
 
 
@@ -700,9 +698,9 @@ plt.show()
 # ## Beyond the paper
 #
 # (negation-scale)=
-# ### Is it the symmetry, or the scale?
+# ### Is it the symmetry, or a fading signal?
 #
-# With short vectors the squash gives $\lVert v \rVert \approx \lVert s \rVert^2$: the signal fades from layer to layer, as Everett et al. {cite:p}`everett2023` describe.
+# With short vectors the squash gives $\lVert v \rVert \approx \lVert s \rVert^2$: the signal fades from layer to layer, as {cite:t}`everett2023` describe.
 # A bias of 0.1 breaks the symmetry, and keeps up the signal. Other variants separate the
 # two:
 #
@@ -710,13 +708,13 @@ plt.show()
 # |---|---|---|---|---|
 # | no bias | no | as in the paper | no | no |
 # | bias 0.1 | yes | as in the paper | yes | yes |
-# | larger weights | no | $W$ drawn at 0.3 instead of 0.1; under EM, β as well | no | in part |
-# | unit length | no | a first batch scales every $W$ until $\lVert s \rVert$ has mean one | no | yes |
+# | larger weights | no | $W$ drawn with standard deviation 0.3, not 0.1; under EM, β as well | no | in part |
+# | unit length | no | every $W$ is scaled until $\lVert s \rVert$ has mean one on a first batch | no | yes |
 # | near the identity | no | the identity is added to every $W$: layers pass on mean poses | no | in part |
 # | bias from 0 | yes | the bias starts at zero and is learned | later | later |
 # | one iteration | no | all couplings are equal | no | no |
 
-# %% mystnb={"figure": {"caption": "What does an untrained network lose on the way up? RBA: the length of class capsules. EM: the cosine between those of an input and of the same input with a little noise. There *no bias*, *larger weights* and *unit length* nearly coincide.", "name": "fig-signal"}, "image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot. Near the identity it falls more slowly. A start at unit length or a bias of 0.1 keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with a little noise. Without bias it falls from near one at two layers to near zero at seven, for the paper's weights, larger ones and unit length. With a bias of 0.1 it stays at one, and with weights near the identity it falls little."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What does an untrained network lose on the way up? RBA: the length of class capsules. EM: the cosine between the class capsules of an input with and without a little noise. Under EM, *no bias*, *larger weights* and *unit length* nearly coincide.", "name": "fig-signal"}, "image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias and with weights of standard deviation 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot. Near the identity it falls more slowly. A start at unit length or a bias of 0.1 keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with a little noise. Without bias it falls from near one at two layers to near zero at seven, for the paper's weights, larger ones and unit length. With a bias of 0.1 it stays at one, and with weights near the identity it falls little."}} tags=["hide-input"]
 STARTS = {
     "no_bias": "no bias",
     "bias": "bias 0.1",
@@ -805,7 +803,7 @@ frames.styled(table.rename_axis("variant"))
 # **RBA: keeping up the signal is enough.** From unit length, and near the identity, four and five layers train without a bias; with larger weights, four do. Such a network is exactly as symmetric as one whose signal fades.
 # A bias that starts at 0 helps, too. But as it grows it breaks the symmetry and keeps the signal, so it cannot tell which is needed.
 #
-# **EM: the cause stays open.** Neither of the two scales tried helps. Near the identity seven
+# **EM: the cause stays open.** Neither *larger weights* nor *unit length* helps. Near the identity seven
 # and nine layers train without a bias, so symmetry alone is not the cause. With *no bias*,
 # *larger weights* or *unit length*, similar inputs become unrelated on the way up. Deep
 # networks that start in such chaos train badly {cite:p}`poole2016,schoenholz2017`.
@@ -814,7 +812,7 @@ frames.styled(table.rename_axis("variant"))
 # ignores its input has it, too.
 #
 # With one iteration no network trains, so the failure does not come from repeating the routing.
-# Separate runs of RBA repeat the accuracies of *no bias*: its votes are too short to move the
+# For RBA these runs end at the accuracies of *no bias*: the votes are too short to move the
 # couplings much.
 #
 # All these networks are small; no deep one of full size has run.
@@ -844,15 +842,22 @@ for front, bias in product(FRONTS, ("no_bias", "bias")):
     rows.append(row)
 frames.styled(pd.DataFrame(rows), digits=1)
 
+# %% tags=["remove-input"]
+names = {
+    "NEG-W-4": "Without a bias a ReLU protects shallow networks; deeper ones suffer more",
+    "NEG-W-10": "Pairs of an image and its negative delay learning without a bias",
+}
+chapter.table(*names, names=names)
+
 # %% [markdown]
 # Behind an odd front end the limit is real, and a bias removes it. Behind a ReLU, networks
 # without a bias come close to the others. So the ReLU may protect shallow networks, as the
-# paper says. The parts on both front ends stay undecided until runs of twice the length
-# confirm them {claim}`NEG-W-4`. A third part asks whether a missing bias harms five layers of
-# RBA more than four. Three seeds leave it undecided, for with four layers accuracy is near
-# chance already.
+# paper says. Two parts of {claim}`NEG-W-4`, RBA behind each front end, stay undecided until
+# runs of twice the length confirm them. Another asks whether a missing bias harms five layers
+# of RBA more than four. Three seeds leave it undecided, because four layers are near chance
+# already.
 #
-# The authors also suggest that such pairs *delay* learning. Behind a ReLU, RBA without a bias passes an accuracy of one half {measured}`negated:dynamic/relu/no_bias - dynamic/relu/bias:steps_to_50_percent` later than RBA with one.
+# The authors also suggest that such pairs *delay* learning. Behind a ReLU, RBA without a bias passes an accuracy of one half {measured}`negated:dynamic/relu/no_bias - dynamic/relu/bias:steps_to_50_percent` later than RBA with a bias.
 # But on plain MNIST, where no image has a partner, it is {measured}`depth:mnist/dynamic/3/no_bias - mnist/dynamic/3/bias:steps_to_50_percent` later as well. Three seeds do not show that the pairs add to this delay ({claim}`NEG-W-10`).
 #
 # (negation-offset)=
@@ -861,19 +866,19 @@ frames.styled(pd.DataFrame(rows), digits=1)
 #
 # In the sign network a pose is one number, and its direction $\mu/|\mu|$ is a sign, whose
 # gradient is zero. The first EM layer has a single child, and one vote has no
-# variance. So only its directions depend on its weights, which then have no gradient, except
-# by rounding. But
+# variance. So its weights change only its directions, and have no gradient, except by
+# rounding. But
 # [one line of the released code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L60)
 # adds 10⁻⁸ to the length by which it divides. With our $\mu / (|\mu| + 10^{-8})$ this
 # leaves a gradient of about $10^{-8}/\mu^2$. Adam divides a gradient by its own size, so
 # even this moves weights whose $\mu$ comes near zero for some input ({numref}`fig-offset`).
 # With a bias, EM at full size is right on {ours}`NEG-T1-em-bias` of the numbers with the
 # offset, and on {measured}`sign@paper:em_vector/bias/no_offset:train_accuracy` without it.
-# This exceeds one half, for with a bias each direction flips at its own $x$. Only numbers
+# Even the latter exceeds one half, because with a bias each direction flips at its own $x$. Only numbers
 # nearer to zero than every flip look like their negatives.
 
 
-# %% mystnb={"figure": {"caption": "How can so small an offset move weights? First: gradient of the direction, with the offset. Second: distance of the twenty weights of the first layer from their start after 100 steps. One full-size sign network with a bias.", "name": "fig-offset"}, "image": {"alt": "Left: gradient of a one-dimensional direction with the offset, falling from one to one hundred-millionth as the pose grows. Right: how far each weight of the first layer is from its start after a hundred steps of Adam, sorted. With the offset some are more than ten learning rates away and about half of them less than one. Without it, in double precision, all of them stay far below one."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How can so small an offset move weights? First: gradient of the direction, with the offset. Second: how far 100 steps move the twenty weights of the first layer of a full-size sign network with a bias.", "name": "fig-offset"}, "image": {"alt": "Left: gradient of a one-dimensional direction with the offset, falling from one to one hundred-millionth as the pose grows. Right: how far each weight of the first layer is from its start after a hundred steps of Adam, sorted. With the offset some are more than ten learning rates away and about half of them less than one. Without it, in double precision, all of them stay far below one."}} tags=["hide-input"]
 def distances(offset: float, steps: int = 100, learning_rate: float = 5e-3) -> torch.Tensor:
     """Return how far the weights of the first layer have moved, in learning rates, sorted."""
     x = torch.linspace(0, 1, 10_001, dtype=torch.float64)
@@ -921,7 +926,7 @@ plt.show()
 # capslib execute negation_limitation -p scale=paper -p device=cuda
 # ```
 #
-# {doc}`/book/rerun` says how a run continues. {doc}`/book/costs` says what each run costs.
+# {doc}`/book/rerun` also explains how to resume a run. {doc}`/book/costs` estimates how long full-size runs take.
 #
 # ## Exercises
 #
@@ -937,7 +942,7 @@ while vector_length > 1e-12:
 layers
 
 # %% [markdown]
-# 2. Coordinate addition gives two entries of every vote the position of its child. Show that it breaks oddness, as a bias does.
+# 2. Coordinate addition adds the position of its child to two entries of every vote. Show that it breaks oddness, as a bias does.
 
 # %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 with seeded(0):

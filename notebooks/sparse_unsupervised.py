@@ -16,17 +16,17 @@
 # Not yet tested at full size. Small sparse networks recognise affNIST if the classifier on top of them learns from affNIST. The same classifier does better on supervised encodings, and on raw pixels.
 # :::
 #
-# Rawlinson, Ahmed and Kowadlo (2018) train capsules without labels, and let only a few of them reconstruct each image.
-# From such encodings a support vector machine recognises {theirs}`SP-T1-affnist-a` of affNIST: digits shifted, turned, scaled and sheared.
+# Rawlinson, Ahmed and Kowadlo (2018) train capsules without labels; a *mask* lets only a few reconstruct each image.
+# A support vector machine that reads the capsules' outputs (*encodings*) recognises {theirs}`SP-T1-affnist-a` of affNIST: digits shifted, turned, scaled and sheared.
 # Supervised capsules recognise {theirs}`SP-T1-affnist-supcaps`.
-# The two numbers cannot be compared: the classifier was fitted to affNIST, and the
+# The numbers cannot be compared: the classifier was fitted to affNIST, and the
 # supervised capsules saw MNIST alone.
 # Our networks are small (20-pixel images), and we generate affNIST from MNIST.
 # Fitted to affNIST, the same classifier recognises {ours}`SP-T1-affnist-a` from sparse
-# encodings, {ours}`SP-T1-affnist-unmasked-a` from dense ones,
+# encodings, {ours}`SP-T1-affnist-unmasked-a` from dense ones (no mask),
 # {measured}`encodings:supcaps:affnist_a_raw` from supervised ones, and
-# {measured}`controls:pixels:affnist_a_raw` from plain pixels.
-# These encodings are unmasked, as released. Masked, as printed, sparse ones get
+# {measured}`controls:pixels:affnist_a_raw` from pixels.
+# Encodings are read unmasked, as released. Masked, as printed, sparse ones get
 # {measured}`encodings:sparse:affnist_a_masked`, behind dense ones.
 #
 # ```{headlines} sparse_unsupervised
@@ -146,7 +146,7 @@ def small_titles(axes: object) -> None:
 #
 # ## The discovery
 #
-# Sparse capsules without labels generalise better, says the title {cite:p}`rawlinson2018`: they recognise more of affNIST than supervised capsules.
+# The title says that sparse capsules without labels generalise better {cite:p}`rawlinson2018`. The evidence: they recognise more of affNIST than supervised capsules.
 # But the supervised network (SUPCAPS) answers by itself and has never seen affNIST. The sparse encodings go to a support vector machine that *was fitted to affNIST*.
 # Compared so, our small sparse networks lead, too: {ours}`SP-T1-affnist-a` against
 # {measured}`encodings:supcaps:affnist_accuracy`. Then we give all encodings the same
@@ -158,7 +158,7 @@ def small_titles(axes: object) -> None:
 # than the classifier does from sparse encodings. The paper quotes
 # {theirs}`SP-T1-affnist-convnet` for another CNN.
 
-# %% mystnb={"figure": {"caption": "Who recognises affNIST, and with which classifier? Left: networks with labels, by themselves. Middle and right: a support vector machine, fitted to affNIST (a) or to MNIST (b). Here the CNN has no encoding; pixels and principal components are no networks. Dense: every capsule reconstructs. Open: paper. Filled: our small networks, the mean large and each seed small.", "name": "fig-sp-alike"}, "image": {"alt": "Three panels of accuracies on affNIST. Own answers: the CNN is ahead of SUPCAPS. Classifier fitted to affNIST: pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones; principal components lie between the last two. Classifier fitted to MNIST: SUPCAPS are far ahead of sparse and dense capsules."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Who recognises affNIST, and with which classifier? Left: networks with labels, by themselves. Middle and right: a support vector machine, fitted to affNIST (a) or to MNIST (b). Here the CNN has no encoding; pixels and principal components are not networks. Dense: every capsule reconstructs. Open: paper. Filled: our small networks, the mean large and each seed small.", "name": "fig-sp-alike"}, "image": {"alt": "Three panels of accuracies on affNIST. Own answers: the CNN is ahead of SUPCAPS. Classifier fitted to affNIST: pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones; principal components lie between the last two. Classifier fitted to MNIST: SUPCAPS are far ahead of sparse and dense capsules."}} tags=["hide-input"]
 PANELS = {"own answers": OWN, "fitted to affNIST (a)": A, "fitted to MNIST (b)": B}
 PRINTED = {
     ("cnn", OWN): "SP-T1-affnist-convnet",
@@ -199,7 +199,7 @@ plt.show()
 # multiplies each support by a gain. It raises the gain of such a capsule step by step,
 # until the share of images in which the capsule ranks first lies in a *band*.
 
-# %% mystnb={"code_prompt_hide": "Code of the toy", "code_prompt_show": "Code of the toy", "figure": {"caption": "Who is heard, and who gets a turn? Left: support (bars) and mask (dots). Middle and right: gain and share of first ranks of a capsule with 0.7 of the others' support. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}, "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}} tags=["hide-input"]
+# %% mystnb={"code_prompt_hide": "Code of the toy", "code_prompt_show": "Code of the toy", "figure": {"caption": "Who is heard, and who gets a turn? Left: support (bars) and mask (dots). Middle and right: gain and share of first ranks of a capsule with 0.7 times the others' support. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}, "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}} tags=["hide-input"]
 with seeded(3):
     support = 1 + 0.25 * torch.randn(16)
 mask = rank_mask(support[None])[0]
@@ -236,7 +236,7 @@ plt.show()
 # %% [markdown]
 # ## The method
 
-# %% mystnb={"figure": {"caption": "What does an image pass through on its way to its reconstruction? The paper's network for affNIST. SUPCAPS have ten latent capsules and the label for a mask.", "name": "fig-sp-network"}, "image": {"alt": "The network: an image of 40 by 40 pixels, a convolution, 4,608 primary capsules, sixteen latent capsules, a mask by rank, and a decoder."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What does an image pass through on its way to its reconstruction? The paper's network for affNIST. SUPCAPS have ten latent capsules and the label as mask.", "name": "fig-sp-network"}, "image": {"alt": "The network: an image of 40 by 40 pixels, a convolution, 4,608 primary capsules, sixteen latent capsules, a mask by rank, and a decoder."}} tags=["hide-input"]
 LAYERS = (
     ("image", "40 × 40", "9 × 9"),
     ("convolution", "32 × 32 × 256", "9 × 9, stride 2"),
@@ -251,7 +251,7 @@ plt.show()
 # %% [markdown]
 # ### Support
 #
-# Routing by agreement (RBA) gives couplings $c_{ij}$ of children $i$ to latent capsules $j$. At each position $p$ only the best of its types $t$ counts:
+# Routing by agreement (RBA) gives {term}`couplings <coupling>` $c_{ij}$ of primary capsules $i$ (the *children*) to latent capsules $j$. At each position $p$ only the {term}`type` $t$ with the largest coupling counts:
 #
 # ```{math}
 # :label: eq-sp-support
@@ -264,7 +264,7 @@ plt.show()
 #
 # ### Rank and mask
 #
-# With ranks $r_j$ from 0 for the largest boosted support $z_j = g_j \psi_j$ to $L - 1$, and $\gamma = 12$,
+# We rank the $L$ latent capsules by boosted support $z_j = g_j \psi_j$ (gain $g_j$: below), from $r_j = 0$ for the largest. With $\gamma = 12$, the mask of capsule $j$ is
 #
 # ```{math}
 # :label: eq-sp-mask
@@ -280,9 +280,9 @@ plt.show()
 #
 # In a batch, capsule $j$ ranks first for a share $\varphi_j$ of the images. Only training
 # moves the running mean $\mu_j \leftarrow 0.99\, \mu_j + 0.01\, \varphi_j$ and the gain
-# $g_j$ (eqs. 5–7). Every 50 batches the gain rises by 0.1 if $\mu_j$ is below the *band*
-# from 0.04 to 0.1, and falls by 0.1 if it is above. It starts at one and never falls below
-# it.
+# $g_j$ (the paper's eqs. 5–7). Every 50 batches the gain rises by 0.1 if $\mu_j$ is below the
+# *band* from 0.04 to 0.1, and falls by 0.1 if $\mu_j$ is above. Gains start at one and never
+# fall below it.
 #
 # ```{live-source} capslib.networks.sparse_unsupervised.LifetimeBoost
 # :given: relative=False
@@ -292,9 +292,9 @@ plt.show()
 # ### Loss
 #
 # Without labels the loss is the squared error, summed over the pixels of an image. SUPCAPS,
-# the supervised capsules of Sabour et al., add a margin loss and weigh the squared error with
-# 0.0005. Ours is the released margin loss, halved and averaged over ten classes: a twentieth
-# of the printed one.
+# the supervised capsules of Sabour et al. {cite:p}`sabour2017`, add a {term}`margin loss` and
+# multiply the squared error by 0.0005. We use the released margin loss: half the mean over ten
+# classes, a twentieth of the printed one.
 #
 # ### The network in a few lines, its training, and a learning curve
 
@@ -344,7 +344,7 @@ for batch in batches:
     optimizer.step()
     curve.append(loss.item())
 
-# %% mystnb={"figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 digits of 8 by 8 pixels, one seed. Dotted: the error of the mean image.", "name": "fig-sp-small"}, "image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls fast to that of the mean image, and then slowly below it."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 digits of 8 by 8 pixels, one seed. It ends below the error of the mean image (dotted).", "name": "fig-sp-small"}, "image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls fast to that of the mean image, and then slowly below it."}} tags=["hide-input"]
 figure, axis = plots.panels(1, height=2.2)
 axis.plot(range(1, STEPS + 1), curve, color=COLORS["sparse"], lw=1.2)
 differences = small - small.mean(dim=0)
@@ -376,8 +376,8 @@ plt.show()
 #
 # Networks are trained on shifted MNIST digits alone. Then a classifier is fitted to
 # encodings of affNIST (a) or of MNIST (b), and tested on new affNIST images. It is a
-# support vector machine (SVM) with an RBF kernel, as released (C = 100, γ = 0.1). It reads
-# 128 numbers of a sparse or dense encoding, 80 of a supervised one, and 400 pixels. For the
+# support vector machine (SVM) with an RBF kernel, as released (`C=100`, `gamma=0.1`). It
+# reads 128 numbers of a sparse or dense encoding, 80 of a supervised one, or 400 pixels. For the
 # MNIST column it is always fitted to MNIST. SPARSECAPS are the paper's sparse capsules. *Dense* is the
 # paper's unmasked network.
 # We generate affNIST from the MNIST test digits by the published ranges.
@@ -406,21 +406,21 @@ chapter.table("SP-W-7", "SP-W-8")
 
 # %% [markdown]
 # In (a) sparse encodings lead dense ones, but only if the classifier sees capsules
-# *without* their mask. The released code gives it these, and our table follows. Fitted to
-# MNIST (b), the classifier is near chance on sparse and dense encodings. On supervised ones
-# it gets {measured}`encodings:supcaps:affnist_b_raw`. But on raw pixels it falls from
-# {measured}`controls:pixels:affnist_a_raw` (a) to {measured}`controls:pixels:affnist_b_raw`
-# (b), and on principal components about as far. So both parts of {claim}`SP-W-7` hold, but
-# they do not show that the encoder carries over: pixels, which no encoder made, fall as far.
+# *without* their mask, as in the released code and our table. Fitted to MNIST (b), the
+# classifier gets {measured}`encodings:supcaps:affnist_b_raw` on supervised encodings. On
+# sparse and dense ones it is near chance, so both parts of {claim}`SP-W-7` hold. But they do
+# not show that the encoder carries over. On raw pixels, which no encoder made, accuracy falls
+# as far: from {measured}`controls:pixels:affnist_a_raw` (a) to
+# {measured}`controls:pixels:affnist_b_raw` (b).
 #
 # By their own classes, our SUPCAPS recognise {measured}`encodings:supcaps:affnist_accuracy` of affNIST and our CNN {measured}`encodings:cnn:affnist_accuracy`.
 # On MNIST they get {measured}`encodings:supcaps:mnist_accuracy` and {measured}`encodings:cnn:mnist_accuracy`. {claim}`SP-W-8` compares sparse encodings with SUPCAPS and allows a loss of one point; that bound is ours.
-# With the same classifier labels do help on MNIST: supervised encodings get
+# With the same classifier, labels do help on MNIST: supervised encodings get
 # {measured}`encodings:supcaps:mnist_raw` {interval}`encodings:supcaps:mnist_raw`, sparse
 # ones {measured}`encodings:sparse:mnist_raw` {interval}`encodings:sparse:mnist_raw`.
 #
-# The released split
-# [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149).
+# The released code
+# [fits the classifier to the first 60,000 affNIST images and tests it on the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149).
 # affNIST shows each MNIST digit under many transforms, so the classifier has met the test
 # digits before. In the last column below it has not. That column tests other digits, so
 # compare it down, not across; the rows keep their order.
@@ -466,9 +466,8 @@ percent_table(rows)
 
 # %% [markdown]
 # The paper's text gives the classifier *masked* encodings. Then sparse ones lose to dense
-# ones, which have no mask. Twice the epochs take another
-# {measured}`encodings:sparse - sparse/twice:affnist_a_masked` from the sparse network of
-# the first seed in (a).
+# ones, which have no mask. In (a), twice the epochs cost the first seed's sparse
+# network another {measured}`encodings:sparse - sparse/twice:affnist_a_masked`.
 #
 # The classifier sees *masked capsules*:
 
@@ -476,7 +475,7 @@ percent_table(rows)
 masked = {metric.replace("raw", "masked"): title for metric, title in FITTED.items()}
 percent_table(rows, masked)
 
-# %% mystnb={"figure": {"caption": "Do they learn to draw? Squared error of a test digit in the middle of the frame, by epoch. A line is a seed of the small networks.", "name": "fig-sp-curves"}, "image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Do the networks learn to draw? Squared error by epoch, a mean over 2,000 test digits in the middle of the frame. A line is a seed.", "name": "fig-sp-curves"}, "image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}} tags=["hide-input"]
 figure, axis = plots.panels(1, height=2.4)
 for arm in DRAWING:
     for record in networks(arm):
@@ -495,7 +494,8 @@ plt.show()
 # ```
 #
 # The first seed, and the same with twice the epochs. Accuracies without the mask change little; SUPCAPS gain most, in (b). Ranks and errors change more: support of sparse capsules falls off further, and all four errors fall by more than a tenth.
-# Dense capsules draw better with both budgets, but errors that still fall decide nothing in {claim}`SP-W-1`. Error: squared, as a share of that of the mean image.
+# Dense capsules draw better with both budgets, but errors that still fall decide nothing in {claim}`SP-W-1`.
+# Support: the mean below the first rank, as a share of the first. Most often first: the largest share of first ranks on affNIST. Error: squared, as a share of that of the mean image.
 
 
 # %% tags=["remove-input"]
@@ -539,11 +539,11 @@ chapter.side_by_side(pd.DataFrame(rows, columns=columns), digits=2)
 #
 # ### Figure 2: who draws the image?
 #
-# In a plain autoencoder every capsule should draw a part of every image, and none should be missed much.
+# In a plain autoencoder every capsule should draw a part of every image, and leaving one out should change little.
 # We decode one test digit from all capsules, from one alone, and from all but one, for the three whose absence changes the picture most.
 
 
-# %% mystnb={"figure": {"caption": "What does each capsule draw? Each row is one small network. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}, "image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What do the three most important capsules draw? Each row is one small network. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}, "image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}} tags=["hide-input"]
 def pictures(record: object, name: str) -> np.ndarray:
     """Return pictures of a record, [pictures, side, side]."""
     side = round(len(record.series["picture"]) ** 0.5)
@@ -589,8 +589,6 @@ chapter.table("SP-W-1", "SP-X-")
 # the picture. The comparisons with sparse networks wait for longer training.
 #
 # ### Figures 3 and 4: who is supported, and who comes first?
-#
-# Is support spread over all capsules, or does it fall off with the rank? And does every capsule come first for some image?
 
 
 # %% mystnb={"figure": {"caption": "Is support flat, and does every capsule win? Left: mean support by rank, as a share of rank 0. Right: share of affNIST images in which a capsule ranks first, sorted; shaded: the band. A line is a seed.", "name": "fig-sp-support"}, "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}} tags=["hide-input"]
@@ -640,31 +638,31 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 #
 # (sp-gains)=
 #
-# ### Why does boosting not even them out?
+# ### Why does one capsule still lead, despite boosting?
 #
 # With boosting one capsule comes first for {measured}`encodings:sparse:largest_first_share`
 # {interval}`encodings:sparse:largest_first_share` of affNIST images, and without it for
 # {measured}`encodings:no_boosting:largest_first_share`
 # {interval}`encodings:no_boosting:largest_first_share`. The band ends at one tenth.
-# More than once in a thousand images, {measured}`encodings:sparse:winners` come
-# first with boosting, and {measured}`encodings:no_boosting:winners` without. Seeds differ too
+# With boosting {measured}`encodings:sparse:winners` each come first in more than one image of a
+# thousand, and without it {measured}`encodings:no_boosting:winners`. Seeds differ too
 # much to decide {claim}`SP-W-4`. In (a), encodings without their mask
 # gain nothing by boosting.
-# The paper says only that shares lie around the band; we ask for at most a fifth. {doc}`A bound of ours </book/how_to_read>` never counts against a paper, so {claim}`SP-W-5` stays undecided.
+# The paper says only that shares lie around the band; we ask for 0.02 to 0.2. {doc}`A bound of ours </book/how_to_read>` never counts against a paper, so {claim}`SP-W-5` stays undecided.
 #
-# We do not know why. {numref}`fig-sp-gains` shows a network that trains for twice as long.
+# We do not know why one capsule leads. {numref}`fig-sp-gains` shows a network trained for twice as long.
 # At first boosting keeps the largest share close to the band.
-# Then one capsule at a time takes a large share, and *all* gains grow together.
+# Then one capsule at a time takes a large share. The others fall below the band and their gains rise; so in turn *all* gains grow.
 #
-# Large gains make a step of 0.1 weak. But that cannot be how it begins: the share leaves the
-# band before gains are large. And elsewhere the same steps seem to do better. One capsule
+# A step of 0.1 is weak beside a large gain. But that comes later: the share leaves the band
+# before gains are large. And other networks seem to do better with the same steps. One capsule
 # comes first for {measured}`beyond:sparse/em:largest_first_share`
 # {interval}`beyond:sparse/em:largest_first_share` with {ref}`EM routing <sp-deeper>`, and for
 # {measured}`options:released_support:largest_first_share`
 # {interval}`options:released_support:largest_first_share` with the
-# {ref}`released support <options>`. In each seed that is less than above, but the intervals
-# overlap.
-# With the released support, {measured}`options:released_support:winners` come first at times.
+# {ref}`released support <options>`. In each seed both shares are smaller than those above,
+# but the intervals overlap.
+# With the released support, all {measured}`options:released_support:winners` come first at times.
 # {ref}`Other steps <sp-relative>` help, too.
 
 # %% mystnb={"figure": {"caption": "How do sixteen gains grow? Left: the smallest and the largest gain over training. Right: the largest share of first ranks, here its running mean over training images; shaded: the band. One small network, twice the epochs.", "name": "fig-sp-gains"}, "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}} tags=["hide-input"]
@@ -696,8 +694,8 @@ plt.show()
 # ### Figure 5: turn a parameter of the winner
 #
 # Does the digit change smoothly, in ways that have a name, such as skew or stroke width? No
-# number decides that; look. Choose one of the four parameters that change this picture
-# most, and drag the slider: the sparse network of seed 0 redraws the first test digit.
+# number decides that; look. The winner is the capsule with the largest masked activation.
+# Choose one of the four parameters that change this picture most, and drag the slider: the sparse network of seed 0 redraws the first test digit.
 
 # %% mystnb={"code_prompt_hide": "Code of the slider", "code_prompt_show": "Code of the slider"} tags=["hide-input"]
 WIDGET = """
@@ -752,11 +750,11 @@ plots.widget(WIDGET, {"side": side, "grey": grey})
 #
 # The release has another support, another default band (0.03 to 0.12), and batches of about thirty different digits. Only its support has run in small networks.
 #
-# The support differs by a slip of the axes. The paper adds up, over positions, the best {term}`coupling` *of the types at that position*.
+# The support differs by a slip of the axes. The paper adds up, over positions, the best coupling *of the types at that position*.
 # The released code {cite:p}`rawlinson2018code` [flattens its children](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/capsule_model.py#L67-L69) as type, row, column and [unflattens them](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L457-L462) as row, column, type.
 # So it takes the best of 32 children in a row, mostly neighbours of one type ({numref}`fig-sp-groups`).
 #
-# With it boosting {ref}`seems to do better <sp-gains>`. In (a) the encodings get
+# With the released support, boosting {ref}`seems to do better <sp-gains>`. In (a) the encodings get
 # {measured}`options:released_support:affnist_a_raw`
 # {interval}`options:released_support:affnist_a_raw` instead of
 # {measured}`encodings:sparse:affnist_a_raw` {interval}`encodings:sparse:affnist_a_raw`;
@@ -819,7 +817,7 @@ frames.configuration(EXPERIMENTS["encodings"], hidden=["standardise"]).pipe(fram
 # Boosting looks at the share of first ranks. If evaluation updates that share, test images change the boosting. `test_evaluation_leaves_the_statistics_alone` catches it.
 # The release
 # [updates it with every mask](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L592),
-# in evaluation, too. There it changes a copy, and no gain.
+# in evaluation, too. This changes only a copy, and no gain.
 
 
 # %%
@@ -854,12 +852,12 @@ plt.show()
 # %% [markdown]
 # ### A boost on the pose
 #
-# The gain belongs on the support. On the pose it leaves the rank alone, so a weak capsule never wins.
+# The gain belongs on the support. On the {term}`pose` it does not change the rank, so a weak capsule never wins.
 # `test_a_mask_ranks_boosted_support` catches it.
 #
 # ### Squash at zero
 #
-# The textbook form, which the [released code](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L48-L51) has, divides zero by zero: value and gradient are NaN. There, biases of 0.1 keep its inputs from zero.
+# The textbook form of the {term}`squash`, which the [released code](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L48-L51) has, divides zero by zero: value and gradient are NaN. There, biases of 0.1 keep its inputs from zero.
 # Ours gives zero for both (`test_squash_at_zero_is_zero_and_so_is_its_gradient`).
 #
 # ## Beyond the paper
@@ -869,7 +867,7 @@ plt.show()
 # ### Deeper networks, EM routing (§4)
 #
 # The authors conjecture that sparse training allows deeper networks, and that EM routing without labels collapses too, only less.
-# Collapsed capsules all get about equal support. Does EM routing in the place of RBA share it out *less* evenly, as the authors expect? Does a hidden layer of 32 capsules cost sparse encodings less than dense ones?
+# Collapsed capsules all get about equal support. Does {term}`EM routing`, in place of RBA, spread support *less* evenly, as the authors expect? Does a hidden layer of 32 capsules cost sparse encodings less than dense ones?
 
 # %% tags=["remove-cell"]
 beyond = session.run(STEM, "beyond")
@@ -883,9 +881,9 @@ chapter.table("SP-W-9")
 # In dense networks, mean support below the first rank is
 # {measured}`beyond:dense/em:support_left` {interval}`beyond:dense/em:support_left` of the
 # first with EM routing, and {measured}`encodings:dense:support_left`
-# {interval}`encodings:dense:support_left` with RBA. So with EM routing support is less even,
-# as the authors expect. Seeds differ too much to say more. {claim}`SP-W-9` stays undecided: a
-# longer training has to confirm it.
+# {interval}`encodings:dense:support_left` with RBA. So here support is less even with EM
+# routing, as the authors expect; longer training has to confirm this. Seeds differ too much to
+# decide the rest of {claim}`SP-W-9`.
 #
 # ```{fold} Accuracies and support in these networks
 # ```
@@ -942,7 +940,7 @@ plt.show()
 # ### Is it the capsules?
 #
 # The paper lacks controls: a plain autoencoder, principal components with as many numbers, and the pixels themselves, under the same classifier.
-# The classifier does better on raw pixels than on sparse encodings, and worse on equally many principal components. So a high number in (a) need not come from the encoder. Pixels have no random part: their seeds are one number.
+# The classifier does better on raw pixels than on sparse encodings, and worse on equally many principal components. So a high number in (a) need not come from the encoder. Nothing about pixels is random: all seeds give the same number.
 # The autoencoder has no convolution, and the classifier does not standardise its inputs, so its kernel suits some of these codes better than others.
 
 # %% tags=["remove-cell"]
@@ -961,16 +959,17 @@ percent_table(rows)
 # %% [markdown]
 # ### Are sparse encodings harder to fool?
 #
-# The fast gradient sign method (FGSM) attacks the encoder through a linear classifier of its
-# masked encodings, and the CNN through its own classes.
-# At the smallest step, ε = 0.02, accuracy falls from {measured}`attacks:sparse:attacked_0`
-# to {measured}`attacks:sparse:attacked_0.02` on sparse encodings. On dense ones it falls
+# The fast gradient sign method (FGSM) moves each pixel by ε, in the direction that raises the
+# loss. It attacks the encoder through a linear classifier of masked encodings, and the CNN
+# through its own classes.
+# At the smallest step, ε = 0.02, accuracy on MNIST falls from {measured}`attacks:sparse:attacked_0`
+# to {measured}`attacks:sparse:attacked_0.02` with sparse encodings. With dense ones it falls
 # from {measured}`attacks:dense:attacked_0` to {measured}`attacks:dense:attacked_0.02`. With
 # SUPCAPS it falls from {measured}`attacks:supcaps:attacked_0` to
 # {measured}`attacks:supcaps:attacked_0.02`, and with the CNN from
 # {measured}`attacks:cnn:attacked_0` to {measured}`attacks:cnn:attacked_0.02`. So this
 # attack fools sparse encodings less often than dense ones. But no gradient passes through the
-# ranks of their mask. That may blind the attack, so they need not be harder to fool. The CNN
+# ranks of their mask. That may blind the attack, so sparse encodings need not be harder to fool. The CNN
 # withstands it best, but without a linear classifier on top.
 
 # %% tags=["remove-cell"]

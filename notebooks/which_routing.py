@@ -14,8 +14,13 @@
 # :::
 #
 # No paper answers this question: each compares its routing with one or two others, in networks of its own.
-# Here every routing of the library trains the same small network, on the same images, with the same budget.
+# Here the same small network is trained with every routing of the library, on the same images, with the same budget.
 # Two yardsticks stand beside them: the same capsules without routing, and a CNN with as many parameters.
+#
+# A routing weighs the {term}`votes <vote>` of child capsules for a parent, each by a {term}`coupling`.
+# {term}`Dynamic routing` favours votes that agree; *over children*, the couplings of a parent sum to one.
+# {term}`EM routing` clusters votes; *with vectors*, it passes on only the directions of their means.
+# In {term}`similarity routing` a trained kernel weighs votes, and in {term}`connectionist routing` an LSTM.
 
 # %% tags=["parameters", "remove-cell"]
 # smoke: stand-ins, seconds · cpu: real data, the whole study · paper: the same as cpu, for the study is our own
@@ -85,7 +90,7 @@ if study.scale == "smoke":
 # %% [markdown]
 # ## Does routing help?
 #
-# Up to seven kinds of test, named under *Which network leads*, compare a network with the same capsules without routing, on each data set. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided.
+# Each network is compared with the same capsules without routing, on each data set, in up to seven tests: the rows of *Which network leads*. It wins if the 95 % interval of the difference, paired by seed, lies above zero. It loses if the interval lies below. Otherwise three seeds leave it undecided (·).
 
 # %% tags=["remove-input"]
 tallies, comparisons = study.tallies(), study.standings()
@@ -93,7 +98,7 @@ rows = {label(network): list(tally) for network, tally in tallies.items()}
 frames.table(rows, ["wins", "loses", "undecided"], "against no routing")
 
 # %% [markdown]
-# Between equals, chance alone gives one win and one loss in forty comparisons. All comparisons of a network share its three trainings, so chance favours or harms them together.
+# Between equals, chance alone gives a network one win and one loss in forty comparisons. Its comparisons on one data set share trainings, so chance favours or harms them together.
 
 # %% tags=["remove-input"]
 CHANGED = ("shifted by 4 pixels", "turned by 30 degrees", "at three quarters of its size")
@@ -109,12 +114,14 @@ if wins_on_changed:
 
 # %% tags=["remove-input"]
 left_out = set()
-for data, metric in product(study.data_sets, QUESTIONS.values()):
+for data, (question, metric) in product(study.data_sets, QUESTIONS.items()):
     for network in study.runs(data, metric).keys() - study.values(data, metric).keys():
-        left_out.add(f"{label(network)} on {title(data)}")
+        left_out.add(f"{label(network)} on {title(data)} {question}")
 if left_out:
-    names = ", ".join(sorted(left_out))
-    frames.say(f"Left out, because a seed has not trained: {len(left_out)} ({names}).")
+    names = "; ".join(sorted(left_out))
+    frames.say(
+        f"Left out, because a seed errs on more than a tenth of its training images: {names}."
+    )
 
 # %% tags=["remove-input"]
 time = study.relative_cost(UNIFORM, "seconds_of_step")
@@ -141,7 +148,7 @@ frames.table(rows, map(label, networks), "data", "test images")
 # %% [markdown]
 # ## Which network leads, and in what
 #
-# Each cell names the network with the highest mean accuracy, in percent. After *or* stand those that three seeds do not tell from it: the interval of the paired difference contains zero. So a network of a lower mean may be named, because its seeds scatter, and one of a higher mean not. With more than three names there is no clear leader, nor if all networks are named. A core-second is a second of one CPU core.
+# Each cell names the network with the highest mean accuracy, and this mean in percent. After *or* follow networks that three seeds cannot tell from it: the interval of the paired difference contains zero. A network whose seeds scatter may therefore be named, and one with a higher mean not. If all networks or more than three tie, there is no clear leader. A core-second is a second of one CPU core.
 
 # %% tags=["remove-input"]
 rows = {}
@@ -154,9 +161,9 @@ frames.table(rows, map(title, study.data_sets), "test images")
 # %% [markdown]
 # ## What each routing gives, and what it costs
 #
-# Accuracy is that after equally many steps. Bold is the best of a column, with all that are too close to tell apart. So of two equal means only the one whose seeds scatter more may be bold.
+# Accuracy is that after equally many steps. Bold is the best of a column, with all that are too close to tell apart. Of two equal means, only one may be bold: the one whose seeds scatter more.
 # Time is that of a training step with 64 images, and memory what its forward pass keeps for the gradient; both are relative to dynamic routing. The [path](speed.md) says how a routing was computed: compiled, or *fast* where it could not be compiled when the study began. Similarity routing is compiled today, and several times as fast: its time here, and its losses at equal core-seconds, are those of the slower path.
-# A network has trained if its accuracy on training images is at least 90 %; the last column counts all its trainings so far.
+# A network has trained if its accuracy on training images is at least 90 %; the last column counts its trainings so far, after equally many steps.
 
 # %% tags=["remove-input"]
 COSTS = {"time": "seconds_of_step", "memory": "bytes_for_gradient"}
@@ -224,7 +231,7 @@ compare(
 #
 # Capsules are said to generalise to new positions and poses. The networks train on upright, centred images, without augmentation. Then test images are shifted, turned or made smaller; the mean is over four directions of a shift, and both of a turn.
 #
-# The CNN has an advantage here. Its convolutions pad an image, and read all of it. Those of the capsules do not, and never read the last three rows and columns. A shift can push a digit into them. Routings compare fairly with each other.
+# The CNN has an advantage here. Its convolutions pad an image, and read all of it. Those of the capsules pad nothing, and never read the last three rows and columns, where a shift can push an object. Routings compare fairly with each other.
 
 # %% mystnb={"figure": {"caption": "Which network withstands changes that training never saw? Accuracy on 2,000 test images.", "name": "fig-wr-unseen"}, "image": {"alt": "Accuracy of each network on changed test images, a row of panels for each data set. Highest after a shift by four pixels: {leading}`shifted by 4 pixels`. Highest after a turn by thirty degrees: {leading}`turned by 30 degrees`. Highest at three quarters of the size: {leading}`at three quarters of its size`."}} tags=["hide-input"]
 compare(
@@ -238,9 +245,9 @@ compare(
 # %% [markdown]
 # ## From viewpoints that training never saw
 #
-# In a second experiment the networks see smallNORB from six of its 18 azimuths. The chapter on {doc}`EM routing <papers/em_routing>` asks this of its paper's networks.
+# In a second experiment the networks train on smallNORB from six of its 18 azimuths, the directions around a toy. {doc}`EM routing <papers/em_routing>` asks this of its paper's networks. Leaders from the other azimuths: {leading}`from novel azimuths`.
 
-# %% mystnb={"figure": {"caption": "Which network recognises toys from sides that training never showed? Accuracy on test images with the azimuths of training, and with all others. The toys of the test are other toys, too.", "name": "fig-wr-viewpoints"}, "image": {"alt": "Accuracy of each network on images of toys, on the left from the azimuths of training, on the right from others. Highest from others: {leading}`from novel azimuths`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which network recognises toys from sides that training never showed? Accuracy on test images with the azimuths of training, and with all others. The test has other toys, too.", "name": "fig-wr-viewpoints"}, "image": {"alt": "Accuracy of each network on images of toys, on the left from the azimuths of training, on the right from others. Highest from others: {leading}`from novel azimuths`."}} tags=["hide-input"]
 compare(
     {
         "familiar azimuths (%)": "familiar_accuracy_at_steps",
@@ -274,10 +281,10 @@ if highest:
 #
 # ## Does it route at all?
 #
-# A coupling is the weight of a vote, and couplings that stay uniform are no routing. Their distance from uniform is the share that would have to move to make them equal. It is 0 if all competing votes weigh the same. If one takes all, it is 90 % among the ten classes of MNIST, and 80 % among the five of smallNORB. Among their children it is above 99 %.
+# A coupling is the weight of a vote, and couplings that stay uniform are no routing. Their distance from uniform is the share of weight that would have to move to make them equal. It is 0 if all competing votes weigh the same. If one vote takes all, it is 90 % among ten classes, and 80 % among the five of smallNORB. Among the children of a class it is above 99 %.
 # {doc}`Negation and bias <papers/negation_limitation>` asks a second question: does a network tell an image from its negative?
 
-# %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images. Among K rivals a distance is at most (K - 1)/K.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How far do couplings differ from uniform, and how often does a negative get the class of its image? Both on 2,000 test images.", "name": "fig-wr-couplings"}, "image": {"alt": "Distance of the couplings from uniform, and share of images whose negative gets the same class, for each network; a row of panels for each data set."}} tags=["hide-input"]
 compare(
     {
         "distance from uniform (%)": "coupling_distance",
@@ -309,10 +316,10 @@ if distances:
 # %% [markdown]
 # ## The protocol
 #
-# We fixed the networks, the trainings and the measurements before the runs. In rehearsals of at most 1,000 steps hardly a smallNORB image survived the attacks, so we lowered $\varepsilon$. The comparisons that count, and when one is won, we fixed when one seed on MNIST had run.
+# We fixed the networks, the trainings and the measurements before the runs. In rehearsals of at most 1,000 steps hardly a smallNORB image survived the attacks, so we lowered $\varepsilon$. We fixed which comparisons count, and what wins one, when one seed on MNIST had run.
 #
 # * **Network.** A convolution, primary capsules, and one capsule for each class, without a decoder. The CNN has as many parameters. Each routing has its own defaults. *No routing* is one iteration of dynamic routing, whose couplings are uniform.
-# * **Data.** MNIST, Fashion-MNIST, and smallNORB at 32 × 32 pixels, made from a [JPEG export](data.md) at half size. Each image is standardised. Some training images are held out; of smallNORB one instance of each class.
+# * **Data.** MNIST, Fashion-MNIST, and smallNORB at 32 × 32 pixels, made from a [JPEG export](data.md) at half size. Each image is standardised. We hold out 5,000 training images; of smallNORB, one toy of each class.
 # * **Training.** Margin loss, for the CNN on the logistic function of its logits. Adam with a constant learning rate, batches of 64, no augmentation.
 # * **Learning rate.** 0.001 and 0.003 for each network. The one with the higher held-out accuracy counts; test images choose nothing.
 # * **Budgets.** 12,000 steps for each network; and the core-seconds that dynamic routing takes for them. How many steps these allow follows from one timing before the runs.
@@ -362,13 +369,13 @@ frames.say(
 assert number_of_parameters(network) == sizes["em"]
 
 # %% [markdown]
-# `start_on_first_batch` has a routing set its parameters from the first batch, where it needs to. With dynamic routing over children, W starts from a standard deviation of 1, and else of 0.1.
+# `start_on_first_batch` lets a routing that needs it set its parameters from the first batch. In the study, the matrices $W$ that make votes start with a standard deviation of 0.1; for dynamic routing over children it is 1 (`weight_std=1`).
 #
 # Limits of the study:
 #
 # * Another network, loss or budget may order the routings differently.
 # * The CNN has dropout and padding, and the capsules have neither.
-# * Time and memory are those of one core, measured beside other trainings. A GPU may order the networks differently.
+# * Time is that of one core, measured beside other trainings. A GPU may order the networks differently.
 #
 # ```{fold} Every setting
 # ```
@@ -392,7 +399,7 @@ frames.styled(frames.configuration(EXPERIMENTS["comparison"]))
 seconds = sum(run.wall_seconds for runs in study.records.values() for run in runs)
 if study.scale == "cpu":
     frames.say(
-        f"The {finished} trainings so far took {seconds / 3600:.0f} hours of a CPU core, "
+        f"The {finished} trainings took {seconds / 3600:.0f} hours of a CPU core, "
         "beside other work."
     )
 

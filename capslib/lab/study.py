@@ -222,11 +222,10 @@ class Study:
 
         best = max(tallies, key=merit)
         if self.finished == self.expected:
-            scope, subject = "In small CapsNets", "no routing"
+            scope = "In small CapsNets"
         else:
             sets = listed([title(data) for data in self.data_sets])
-            routings = plural(len(tallies), "routing")
-            scope, subject = f"So far, of {routings} in small CapsNets on {sets}", "none"
+            scope = f"So far, in small CapsNets on {sets}"
         if merit(best)[0] > 0:
             sentences = f"{scope}, take {label(best)}: against no routing it {tallies[best]}."
         else:
@@ -235,13 +234,14 @@ class Study:
             comparisons = sum(map(sum, tallies.values()))
             # a 95 % interval lies wholly above zero by chance once in forty
             by_chance = comparisons / 40
+            routings = plural(len(tallies), "routing")
             reason = (
-                "So begin with one iteration, which routes nothing. "
+                "So begin with one iteration of dynamic routing, which routes nothing. "
                 f"In {plural(comparisons, 'comparison')} with it, routings win {wins} "
                 f"and lose {losses}; "
                 f"chance alone gives about {by_chance:.0f} of each."
             )
-            sentences = f"{scope}, {subject} is shown to help. {reason}"
+            sentences = f"{scope}, none of {routings} is shown to help. {reason}"
         if cnn:
             sentences += f" A CNN of the same size {cnn}."
         return sentences

@@ -315,7 +315,7 @@ def close_votes() -> AtLeast:
             refuted_at=None,
             at_rest=(),
             paper_scale_only="close is a distance in the paper's network, "
-            "and a reduced grid of coordinates has other distances",
+            "and with fewer types votes may lie at other distances",
         )
     return AtLeast("all", parts)
 

@@ -59,7 +59,7 @@ class ConsensusRecipe(Recipe):
     loss: LossName = Field("spread", title="loss")
     """The paper states none, and the release has the cross entropy of a softmax by default.
 
-    Activations of EM routing and RBA are no logits, so all routings have the spread loss.
+    Activations of EM routing and RBA are not logits, so all routings have the spread loss.
     """
     resize: int | None = Field(48, ge=8, title="images are resized to")
     pad: int = Field(0, ge=0, title="black pixels added at every edge")

@@ -16,8 +16,8 @@ LAYER_NAMES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), stric
 UNCHANGED = "as in Table 3"
 CHANGES = {
     "released_start": "released start",
-    "wide_kernels": "wide kernels",
-    "steep_kernels": "steep kernels",
+    "wide_kernels": "wide start",
+    "steep_kernels": "steep start",
     "theta_of_columns": "θ of columns",
     "swapped_states": "swapped states",
     "raw_poses": "raw poses",

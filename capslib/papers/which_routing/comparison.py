@@ -95,7 +95,7 @@ class ComparisonOptions(Config):
     factors: tuple[float, ...] = Field((0.75, 1.25), title="scales")
     attacked: int = Field(500, ge=1, title="test images that are attacked")
     epsilons: tuple[float, ...] = Field(
-        (0.05, 0.1, 0.2), title="steps ε, in standard deviations of an image"
+        (0.05, 0.1, 0.2), title="sizes ε of attacks, in standard deviations of an image"
     )
     pgd_steps: int = Field(10, ge=1, title="steps of projected gradient descent")
     timed: int = Field(20, ge=1, title="training steps that are timed")
