@@ -39,7 +39,7 @@ from modules on lower lines, or to its left on its own line::
 
     the papers   STEM                                   a room for each paper and study
                  common                                 what their experiments share
-                 experiment  names  check               named arms; their titles; what a claim asks
+                 experiment  names  check               named arms, in words; what a claim asks
 
     the library  recipes                                what a training is made of, by name
                  training  config                       the one fit loop; frozen configurations
