@@ -135,13 +135,13 @@ def draw_errors(rows: dict[str, plots.Row]) -> plt.Axes:
 #
 # {term}`Capsules <capsule>` of one layer, the *children*, vote for capsules of the next, the *parents*. In {term}`EM routing` parents compete for each child. In the paper, all parents that see the child compete.
 # In the released code, parents of a convolutional layer compete only within a {term}`type`: the capsules that share weights. There a child that no parent explains {ref}`gives next to nothing <em-left-out>`.
-# Our {ref}`small networks <em-settings>` follow *one type only*: the same, but the weights of
-# a child's votes, its {term}`couplings <coupling>`, sum to one for each type.
+# Our {ref}`small networks <em-settings>` follow *one type only*: there, too, parents compete
+# within their type, but a child's {term}`couplings <coupling>` sum to one for each type.
 #
 # With three iterations and 48-pixel images, *one type only* makes fewer errors than either
 # other rule, with each of three seeds. But {ref}`neither lead is decided <em-competition>`. We
 # {doc}`chose this rule </book/rule_changes>` after networks with the paper's rule had hardly
-# learned, so the leads are no surprise.
+# learned, so its lead over that rule is no surprise.
 
 # %% mystnb={"figure": {"caption": "Under which rule of competition do networks err least? Small networks (48-pixel images), one to three iterations. With one iteration nothing competes, so *as released* and *one type only* are one network. *As printed* also divides the first couplings of a child by the number of windows that hold it.", "name": "fig-em-rules"}, "image": {"alt": "Test error under three rules of competition, three seeds each. With one iteration the rules are level. Every further iteration raises the error, under each rule and with each seed. With three, one type only errs on {measured}`test_error:copy/main:test_error`, as released on {measured}`test_error:copy/competition_as_released/iterations_3:test_error`, as printed on {measured}`test_error:copy/competition_as_printed/iterations_3:test_error`."}} tags=["hide-input"]
 COMPETITION = (
@@ -234,7 +234,7 @@ plt.show()
 
 # %% [markdown]
 # Each iteration sharpens the couplings. But in trained networks the third can {ref}`hand close votes to wrong classes <em-votes>`.
-# A parent becomes active when describing its votes costs less than a threshold, $\beta_a$. A parent without votes costs nothing; where $\beta_a = 0$, as here, its activation is one half. Parent 3 keeps few votes, so it comes near.
+# A parent becomes active when describing its votes costs less than a threshold, $\beta_a$. A parent without votes costs nothing; where $\beta_a = 0$, as here, its activation is one half. Parent 3 keeps few votes, so its activation is near one half, too.
 #
 # ## The method
 #
@@ -1030,8 +1030,8 @@ frames.styled(table.rename_axis("competition"))
 # Why might the rule matter? As printed, parents grow narrower with each iteration. A narrow Gaussian is dense, so it attracts its children even more; in the end a parent keeps few children.
 # {numref}`fig-em-children` counts them in untrained networks by $1 / \sum_i q_{ij}^2$,
 # where $q_{ij} = c_{ij} a_i / m_j$ are the shares of a parent's mass. As released, a parent
-# keeps even fewer, yet trained networks err less on average than as printed. So this number
-# alone does not order the rules.
+# keeps even fewer. But on average trained networks err less than as printed, though three
+# seeds decide no order. So this number alone need not explain the errors.
 
 
 # %% mystnb={"figure": {"caption": "How many children does a parent keep? Effective number in the first capsule layer of an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children.", "name": "fig-em-children"}, "image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three. Inside one window it falls more slowly; with one type only it halves and stays there. As released it falls to about one."}} tags=["hide-input"]

@@ -16,7 +16,7 @@
 # At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, with one and ten percent of outliers. But in nearly all these networks the difference of the two output capsules' lengths ranks slightly better.
 # :::
 #
-# Kirillov and Panov find anomalies by how unequally a capsule network spreads its couplings.
+# Kirillov and Panov (2022) find anomalies by how unequally a capsule network spreads its couplings.
 # Two inequality measures, Gini and Palma, lead in 21 of 29 comparisons.
 # With the fewest outliers another score leads on three of four sets.
 # We trained full-size networks on MNIST, Fashion-MNIST and CRISPR, stopping by test loss as released; small ones judge most claims.
@@ -797,7 +797,7 @@ frames.table(rows, ["cell", "Palma", "as released", "Palma, paper", "Gini, paper
 #
 # ### The softmax over the wrong axis
 #
-# With a softmax over the *parents*, as in Sabour et al. {cite:p}`sabour2017`, every child splits one unit between two parents. Gini over children then hardly sees agreement ({numref}`fig-inq-axis`).
+# With a softmax over the *parents*, as in Sabour et al. {cite:p}`sabour2017`, every child splits one unit between two parents. In a toy, Gini over children then hardly sees agreement ({numref}`fig-inq-axis`).
 # The test `couplings_sum_to_one` holds each routing to the axis that it declares.
 
 # %% mystnb={"figure": {"caption": "Does the Gini coefficient see agreement? Gini of the couplings of sixteen children, of which five agree, over the strength of the agreement, for both axes of the softmax. Toy votes, one draw.", "name": "fig-inq-axis"}, "image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises from nearly zero to three quarters. Normalised over parents it starts at nearly a third without any agreement and rises little."}} tags=["hide-input"]

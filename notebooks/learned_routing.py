@@ -247,7 +247,7 @@ names = {
 chapter.table("LR-W-3", names=names)
 
 # %% [markdown]
-# We tested no values below 0.1; {numref}`fig-lr-toy` only shows 0.01.
+# We tested no values below 0.1; for 0.01 there is only the last panel of {numref}`fig-lr-toy`.
 #
 # ## The method
 #
@@ -530,8 +530,8 @@ names = {"LR-W-1": "The LSTM makes as few errors as EM routing, or fewer; the ke
 chapter.table("LR-W-1", names=names)
 
 # %% [markdown]
-# A network counts only if it has *learned*: this is our {term}`floor`. Training images are cut
-# at random places, so they are harder than test images.
+# A network counts only if it has *learned*, our {term}`floor`: nine of ten training images
+# right at the end. These are cut at random places, so they are harder than test images.
 # On MNIST all networks with the LSTM and EM routing pass, two of three with the kernel, and none with RBA. On smallNORB none passes.
 # One comparison is left: on MNIST, the error of EM routing is {measured}`errors:mnist/em - mnist/connectionist:test_error` above that of the LSTM. Its interval, {interval}`errors:mnist/em - mnist/connectionist:test_error`, leaves the order open.
 # With up to $0.3$ points more the LSTM would still count as no worse; the lower end lies beyond that.
@@ -753,9 +753,9 @@ plt.show()
 # %% [markdown]
 # Starts seem to matter. From the wide start the kernel errs on
 # {measured}`variants:mnist/similarity/wide_kernels:test_error`, from the released one on
-# {measured}`variants:mnist/similarity/released_start:test_error`: with every seed more than from
-# the steep start of Table 3. Only the wide start's interval excludes zero. From neither start
-# does a network pass the floor.
+# {measured}`variants:mnist/similarity/released_start:test_error`. With every seed both exceed
+# the error from the steep start of Table 3. Only the wide start's interval excludes zero. From
+# neither start does a network pass the floor.
 #
 # The other changes are undecided: every interval contains zero. Without ReLU and norm
 # (*raw poses*) the kernel errs less with every seed, on

@@ -25,7 +25,7 @@
 # The authors blame this symmetry for deep networks that do not train.
 # In {ref}`small networks <reduced>` on 14-pixel MNIST, four RBA layers without a bias reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy`.
 # From weights that keep vectors from shrinking they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without one.
-# EM without a bias trains from weights near the identity.
+# Deep EM without a bias trains from weights near the identity.
 # So the symmetry alone stops neither.
 #
 # ```{headlines} negation_limitation
@@ -123,10 +123,10 @@ MISTAKE, RELEASED = plots.ROLE_COLORS["mistake"], plots.ROLE_COLORS["released"]
 #
 # Can a capsule network tell a number from its negative? Without a bias it cannot {cite:p}`peer2021`: $x$ and $-x$ get the same scores ({numref}`fig-mirror`, first panel).
 # The authors see this symmetry as the reason why deep networks without a bias do not train.
-# But four RBA layers without a bias do train, if their first weights keep vectors from shrinking (second panel).
+# But four RBA layers without a bias do train, if their weights at the start keep vectors from shrinking (second panel).
 # They are as symmetric as before. For RBA, {ref}`controls <negation-scale>` point to shrinking vectors; for EM the cause stays open.
 
-# %% mystnb={"figure": {"caption": "Does the symmetry stop training? First: the score of one class in eight untrained RBA networks without a bias; they take one number x and have four hidden capsules. Large weights, of standard deviation 6, make the curves visible. Dotted: x = 0. Second: small networks of four RBA layers on 14-pixel MNIST, three a row, and their mean (large). Unit length: first weights scaled to keep vectors from shrinking. Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random networks without a bias over the input from minus one to one. Every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of small networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length. With a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Does the symmetry stop training? First: the score of one class in eight untrained RBA networks without a bias; they take one number x and have four hidden capsules. Large weights, of standard deviation 6, make the curves visible. Dotted: x = 0. Second: small networks of four RBA layers on 14-pixel MNIST, three a row, and their mean (large). Unit length: weights scaled at the start to keep vectors from shrinking. Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random networks without a bias over the input from minus one to one. Every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of small networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length. With a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
 x = torch.linspace(-1, 1, 201)
 figure, (score_axis, accuracy_axis) = plots.panels(2)
 for seed in range(8):
@@ -263,7 +263,7 @@ frames.say(
 # ### Routing by agreement (RBA)
 #
 # RBA is also called dynamic routing, as in our code. Child $i$ with pose $\mathbf u_i$ casts the vote $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i$ for parent $j$. Routing by
-# agreement {cite:p}`sabour2017` starts from $b_{ij} = 0$ and repeats, $T$ times (here 3, for EM too),
+# agreement {cite:p}`sabour2017` starts from $b_{ij} = 0$ and repeats, $T$ times (mostly 3, for EM too),
 #
 # ```{math}
 # :label: eq-rba
@@ -289,7 +289,7 @@ frames.say(
 # ### EM routing
 #
 # In EM routing {cite:p}`hinton2018` a parent is a Gaussian cluster of votes, with mean $\boldsymbol\mu_j$ and variances $(\sigma_j^h)^2$. Equations {eq}`eq-m-step` and {eq}`eq-e-step` of {doc}`the chapter on EM routing </book/papers/em_routing>` give the M-step and the E-step.
-# As [Peer et al.'s code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L87-L92) does, we take $\ln \sigma^2$ for $\ln \sigma$ and add 10⁻⁴ to every
+# As [Peer et al.'s code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L83-L92) does, we take $\ln \sigma^2$ for $\ln \sigma$ and add 10⁻⁴ to every
 # variance.
 # The bias is added to the votes: $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i + \mathbf B_j$.
 # It moves only the means (theorem 3 below), so our code adds it once, at the end.
@@ -579,7 +579,7 @@ chapter.table(*names, names=names)
 #
 # In small networks without a bias, five EM layers start after {measured}`depth:mnist/em_vector/5/no_bias:steps_to_20_percent` on average, six after {measured}`depth:mnist/em_vector/6/no_bias:steps_to_20_percent`.
 # We call a start within a twentieth of a run, 187 steps, *at once*. With a bias, eight layers start after {measured}`depth:mnist/em_vector/8/bias:steps_to_20_percent`. Nine need {measured}`depth:mnist/em_vector/9/bias:steps_to_20_percent` on average, and the seeds differ too much to decide.
-# Only full-size runs can tell whether five layers without a bias need the paper's {theirs}`NEG-F2-start`, and whether the deepest start within 50 epochs.
+# Do five layers without a bias need at least {theirs}`NEG-F2-start`, as in the paper? Do the deepest start within 50 epochs? Only full-size runs can tell.
 #
 # ## Deviations
 #
@@ -942,7 +942,7 @@ while vector_length > 1e-12:
 layers
 
 # %% [markdown]
-# 2. Coordinate addition adds the position of its child to two entries of every vote. Show that it breaks oddness, as a bias does.
+# 2. Coordinate addition adds to two entries of every vote the position of the child that casts it. Show that it breaks oddness, as a bias does.
 
 # %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 with seeded(0):

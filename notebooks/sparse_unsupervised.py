@@ -408,8 +408,8 @@ chapter.table("SP-W-7", "SP-W-8")
 # In (a) sparse encodings lead dense ones, but only if the classifier sees capsules
 # *without* their mask, as in the released code and our table. Fitted to MNIST (b), the
 # classifier gets {measured}`encodings:supcaps:affnist_b_raw` on supervised encodings. On
-# sparse and dense ones it is near chance, so both parts of {claim}`SP-W-7` hold. But they do
-# not show that the encoder carries over. On raw pixels, which no encoder made, accuracy falls
+# sparse and dense ones it is near chance, far below (a). So both parts of {claim}`SP-W-7` hold,
+# but they do not show that the encoder carries over. On raw pixels, which no encoder made, accuracy falls
 # as far: from {measured}`controls:pixels:affnist_a_raw` (a) to
 # {measured}`controls:pixels:affnist_b_raw` (b).
 #
@@ -652,7 +652,7 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 #
 # We do not know why one capsule leads. {numref}`fig-sp-gains` shows a network trained for twice as long.
 # At first boosting keeps the largest share close to the band.
-# Then one capsule at a time takes a large share. The others fall below the band and their gains rise; so in turn *all* gains grow.
+# Then one capsule at a time takes a large share, and *all* gains grow. By the rule, gains of capsules that fall below the band rise.
 #
 # A step of 0.1 is weak beside a large gain. But that comes later: the share leaves the band
 # before gains are large. And other networks seem to do better with the same steps. One capsule
@@ -660,9 +660,9 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 # {interval}`beyond:sparse/em:largest_first_share` with {ref}`EM routing <sp-deeper>`, and for
 # {measured}`options:released_support:largest_first_share`
 # {interval}`options:released_support:largest_first_share` with the
-# {ref}`released support <options>`. In each seed both shares are smaller than those above,
-# but the intervals overlap.
-# With the released support, all {measured}`options:released_support:winners` come first at times.
+# {ref}`released support <options>`. In each seed both are smaller than with boosting as
+# printed under RBA, but the intervals overlap.
+# With the released support, {measured}`options:released_support:winners` come first at times.
 # {ref}`Other steps <sp-relative>` help, too.
 
 # %% mystnb={"figure": {"caption": "How do sixteen gains grow? Left: the smallest and the largest gain over training. Right: the largest share of first ranks, here its running mean over training images; shaded: the band. One small network, twice the epochs.", "name": "fig-sp-gains"}, "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}} tags=["hide-input"]
@@ -959,8 +959,8 @@ percent_table(rows)
 # %% [markdown]
 # ### Are sparse encodings harder to fool?
 #
-# The fast gradient sign method (FGSM) moves each pixel by ε, in the direction that raises the
-# loss. It attacks the encoder through a linear classifier of masked encodings, and the CNN
+# The fast gradient sign method (FGSM) moves each pixel by at most ε, in the direction that
+# raises the loss. It attacks the encoder through a linear classifier of masked encodings, and the CNN
 # through its own classes.
 # At the smallest step, ε = 0.02, accuracy on MNIST falls from {measured}`attacks:sparse:attacked_0`
 # to {measured}`attacks:sparse:attacked_0.02` with sparse encodings. With dense ones it falls

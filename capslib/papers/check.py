@@ -201,7 +201,10 @@ class Select:
             metric = record.metrics.get(name)
             if metric is None or metric.value > limit:
                 value = None if metric is None else f"{metric.value:.1f}"
-                reasons.append(f"has {name} = {value}, and the limit is {limit:g}")
+                reasons.append(
+                    f"is above a limit ({metric_title(name)} {value}, "
+                    f"and the limit is {limit:g})"
+                )
         return reasons
 
 

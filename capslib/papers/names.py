@@ -6,11 +6,11 @@ __all__ = ["difference_title", "metric_title", "part_titles"]
 
 METRICS = {
     # EM routing
-    "beside_matrices_and_two_biases": "number of parameters beside matrices and two biases",
+    "beside_matrices_and_two_biases": "parameters besides matrices and two biases a parent",
     "capsules_familiar": "capsules' error on familiar views",
     "capsules_novel": "capsules' error on novel views",
     "ciresan_times": "ratio of Cireşan et al.'s number of parameters to ours",
-    "close_wrong_1": "number of close votes of a wrong class after one iteration",
+    "close_wrong_1": "mass of close votes of a wrong class after one iteration",
     "cnn_familiar": "CNN's error on familiar views",
     "cnn_novel": "CNN's error on novel views",
     "dead": "share of dead types",
@@ -18,7 +18,7 @@ METRICS = {
     "gradient_orders": "orders of magnitude between gradients",
     "largest_rise": "largest rise of the free energy",
     "multi_crop_error": "test error with several crops",
-    "multi_crop_gain": "reduction of test errors by several crops",
+    "multi_crop_gain": "reduction of the test error by several crops",
     "novel_gap": "lead of capsules on novel views",
     "right_share_of_close": "right class's share of close votes after three iterations",
     "right_share_of_close_2": "right class's share of close votes after two iterations",
@@ -38,12 +38,12 @@ METRICS = {
     "contributing": "number of capsules that an image needs",
     "error_affnist": "squared error on affNIST",
     "error_mnist": "squared error on MNIST",
-    "largest_change": "share of an image that one capsule draws",
+    "largest_change": "largest share of an image that one capsule draws",
     "largest_first_share": "largest share of first ranks",
     "mnist_raw": "accuracy on MNIST, unmasked",
     "off_one_and_two": "distance from one whole and two partial capsules",
     "smallest_first_share": "smallest share of first ranks",
-    "support_left": "support below the first rank",
+    "support_left": "mean support below the first rank, as a share of the first",
     "winners": "number of capsules that come first",
     # learned routing
     "largest_fall_of_share": "largest fall of the dense votes' share",

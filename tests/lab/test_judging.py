@@ -202,7 +202,7 @@ def test_what_breaks_a_limit_of_its_selection_decides_nothing():
     within = records(GOOD, metrics={"familiar": metric(8)})
     beyond = records(GOOD, metrics={"familiar": metric(15.12)})
     assert order(check, within).status == "reproduced"
-    reason = "familiar = 15.1, and the limit is 8"
+    reason = "familiar 15.1, and the limit is 8"
     verdict = order(check, beyond)
     assert_says(verdict, "inconclusive", reason)
     verdict = order(check, REPLICATES)

@@ -355,7 +355,7 @@ def test_a_network_that_has_not_learned_decides_nothing():
     unexplained = Metric(value=0.6, n=1, unit="share")
     series = {"batch_accuracy": [0.5] * 40}
     record = SimpleNamespace(metrics={"unexplained": unexplained}, series=series)
-    assert SPARSE.unfit(record) == ["has unexplained = 0.6, and the limit is 0.5"]
+    assert SPARSE.unfit(record) == ["is above a limit (unexplained 0.6, and the limit is 0.5)"]
     assert "did not learn" in SUPCAPS.unfit(record)[0]
 
 

@@ -90,9 +90,8 @@ def comparisons(verdicts: Iterable[Verdict]) -> str:
     decided: dict[str, dict[tuple, bool]] = {}
     for verdict in _with_parts(verdicts):
         # A number that is only measured is compared with nothing, and a count has no interval.
-        if verdict.interval is None or verdict.status == "measured":
-            continue
-        if verdict.setting == EXACT:
+        is_compared = verdict.interval is not None and verdict.status != "measured"
+        if not is_compared or verdict.setting == EXACT:
             continue
         by_comparison = decided.setdefault(PLACES[verdict.setting], {})
         comparison = verdict.records, verdict.ours, verdict.interval
