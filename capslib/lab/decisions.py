@@ -23,6 +23,7 @@ from capslib.lab.statistics import Interval
 from capslib.lab.words import OTHER_DATA, REDUCED, WORDS, Group, Status, Verdict
 from capslib.papers.check import Check, Quantity
 from capslib.papers.experiment import Scale
+from capslib.papers.names import metric_title
 
 WIDEST = 6
 """An interval wider than this many tolerances decides no value: it would fit almost any."""
@@ -151,7 +152,7 @@ def _movement(sample: Sample, doubled: Sample) -> str:
         for metric in sample.check.metrics_at_rest:
             start, end = _means(metric, pairs)
             if start is not None and abs(end - start) > LARGEST_MOVE * abs(start):
-                name = str(metric).replace("_", " ")
+                name = metric_title(str(metric))
                 return (
                     f"{name} moved from {number(start)} to {number(end)}, by more than a tenth"
                 )

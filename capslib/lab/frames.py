@@ -15,7 +15,8 @@ from capslib.lab.ledger.deviations import deviations_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
 from capslib.lab.words import SIZES
-from capslib.papers.experiment import SCALES, Arm, Deviation, Experiment, Scale
+from capslib.papers.experiment import SCALES, Arm, Deviation, Experiment, Scale, Trial
+from capslib.papers.names import in_words
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -156,19 +157,20 @@ def deviations(records: Iterable[Record]) -> DataFrame:
     import pandas as pd
 
     reasons: dict[tuple[str, str, str], str] = {}
-    scales: dict[tuple[str, str, str], set[str]] = {}
-    experiments: dict[tuple[str, str, str], dict[str, None]] = {}
+    trials: dict[tuple[str, str, str], list[Trial]] = {}
     for record in records:
         for deviation in _today(record):
             difference = (deviation.what, deviation.paper, deviation.ours)
             reasons[difference] = deviation.why
-            scales.setdefault(difference, set()).add(record.trial.scale)
-            experiments.setdefault(difference, {})[record.trial.experiment] = None
+            trials.setdefault(difference, []).append(record.trial)
     rows = []
     for difference, reason in reasons.items():
-        in_order = [scale for scale in SCALES if scale in scales[difference]]
-        names = [name.replace("_", " ") for name in experiments[difference]]
-        where = ", ".join(names), ", ".join(in_order)
+        experiments = dict.fromkeys(trial.experiment for trial in trials[difference])
+        scales = {trial.scale for trial in trials[difference]}
+        where = (
+            ", ".join(map(in_words, experiments)),
+            ", ".join(scale for scale in SCALES if scale in scales),
+        )
         rows.append((*map(grouped, difference), reason, *where))
     columns = ["what", "paper", "here", "why", "experiment", "scale"]
     return pd.DataFrame(rows, columns=columns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from capslib.errors import UserError
-from capslib.lab.ledger import LEDGER, ledger
+from capslib.lab.ledger import LEDGER, ledger, read_rows
 from capslib.lab.words import (
     BASELINES,
     CAPSULES,
@@ -51,16 +50,15 @@ def headlines() -> tuple[Headline, ...]:
     """
     path = LEDGER / "headlines.csv"
     result = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for fields in csv.DictReader(file, strict=True):
-            paper = fields["paper"]
-            rows = tuple(fields["rows"].split("|"))
-            for row in rows:
-                if not _names_a_claim(row, paper):
-                    raise UserError(
-                        f"{path}: {fields['id']} names {row!r}, which is no claim of {paper}."
-                    )
-            result.append(Headline(fields["id"], paper, fields["sentence"], rows))
+    for line, fields in read_rows(path, ("id", "paper", "sentence", "rows")):
+        paper = fields["paper"]
+        rows = tuple(fields["rows"].split("|"))
+        for row in rows:
+            if not _names_a_claim(row, paper):
+                raise UserError(
+                    f"{line}: {fields['id']} names {row!r}, which is no claim of {paper}."
+                )
+        result.append(Headline(fields["id"], paper, fields["sentence"], rows))
     return tuple(result)
 
 

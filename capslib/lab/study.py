@@ -14,6 +14,7 @@ from capslib.lab.records import Record
 from capslib.lab.statistics import Standing, compared, leaders
 from capslib.papers.check import Measured
 from capslib.papers.experiment import Scale
+from capslib.papers.names import DATA_SETS
 from capslib.papers.which_routing import EXPERIMENTS
 from capslib.papers.which_routing.comparison import (
     BUDGETS,
@@ -54,7 +55,7 @@ LABELS = {
 
 A routing that is missing here has its registered name, with spaces for underscores.
 """
-TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "smallnorb": "smallNORB"}
+TITLES = {data: DATA_SETS[data] for data in DATA}
 """What the page calls the data sets."""
 QUESTIONS = {
     "after equally many steps": "test_accuracy_at_steps",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["difference_title", "metric_title", "part_titles"]
+from itertools import product
+
+from capslib.data.registry import SETS
+
+__all__ = ["difference_title", "in_words", "metric_title", "part_titles"]
 
 METRICS = {
     # EM routing
@@ -53,36 +57,41 @@ METRICS = {
     "parameters_without_routing": "number of parameters without routing",
 }
 """What a page writes for a metric, where its name does not say it."""
+AREAS = {"auroc": "AUROC", "ap": "average precision"}
 SCORES = {
-    "a": "A",
-    "abc": "ABC",
+    "palma": "Palma",
     "gini": "Gini",
-    "nl": "NL",
+    "plain": "plain",
+    "a": "A",
     "npp": "Npp",
     "nre": "Nre",
-    "palma": "Palma",
-    "plain": "plain",
+    "abc": "ABC",
+    "nl": "NL",
 }
-"""The anomaly scores, by what follows ``auroc_`` and ``ap_`` in the name of a metric."""
-for _score, _title in SCORES.items():
-    METRICS[f"auroc_{_score}"] = f"AUROC of {_title}"
-    METRICS[f"ap_{_score}"] = f"average precision of {_title}"
-for _kind in ("akiec", "anomalous", "bcc", "bkl", "df", "mel", "nv", "vasc"):
+"""The anomaly scores, in the order of the paper. ``auroc_gini`` is the AUROC of Gini."""
+for (_area, _area_title), (_score, _score_title) in product(AREAS.items(), SCORES.items()):
+    METRICS[f"{_area}_{_score}"] = f"{_area_title} of {_score_title}"
+for _kind in ("anomalous", *SETS["ham10000"].classes):
     METRICS[f"off_{_kind}"] = "distance from the paper's count"
-ARMS = {
+DATA_SETS = {
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "kmnist": "KMNIST",
     "cifar10": "CIFAR-10",
+    "smallnorb": "smallNORB",
+    "crispr": "CRISPR",
+}
+"""What a page writes for a data set."""
+ARMS = {
+    **DATA_SETS,
     "cnn": "CNN",
     "connectionist": "LSTM",
     "dynamic": "RBA",
     "em": "EM",
     "em_vector": "EM with vectors",
-    "fashion_mnist": "Fashion-MNIST",
-    "kmnist": "KMNIST",
-    "mnist": "MNIST",
     "off_targets": "off-targets",
     "relu": "ReLU",
     "similarity": "kernel",
-    "smallnorb": "smallNORB",
     "supcaps": "SUPCAPS",
 }
 """What a page writes for a part of an arm's name, where that does not say it."""

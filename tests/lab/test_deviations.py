@@ -11,7 +11,8 @@ import pytest
 from capslib import papers
 from capslib.errors import UserError
 from capslib.lab.ledger import deviations as module
-from capslib.lab.ledger.deviations import COLUMNS, deviations, read_rows
+from capslib.lab.ledger import read_rows
+from capslib.lab.ledger.deviations import COLUMNS, deviations
 from capslib.lab.store import Store
 from capslib.papers.experiment import SCALES, Arm
 
@@ -112,6 +113,7 @@ def test_a_text_with_a_comma_and_no_quotation_marks_is_refused(tmp_path, reason)
     row = ["depth", "routing=em", "epochs", "50", "4", reason]
     path.write_text(f"{','.join(COLUMNS)}\n{','.join(row)}\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"paper\.csv, line 2: a row needs 6 fields"):
-        read_rows(path)
+        list(read_rows(path, COLUMNS))
     path.write_text(f"{','.join(COLUMNS)}\n{','.join(row[:5])},fast\n", encoding="utf-8")
-    assert read_rows(path) == [dict(zip(COLUMNS, [*row[:5], "fast"], strict=True))]
+    ((_, read),) = read_rows(path, COLUMNS)
+    assert read == dict(zip(COLUMNS, [*row[:5], "fast"], strict=True))

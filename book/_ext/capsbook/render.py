@@ -196,11 +196,6 @@ def without_markup(docstring: str | None) -> str:
     return " ".join(re.sub(r":\w+:`|`", "", docstring or "").split())
 
 
-def spaced(name: str) -> str:
-    """Return the name of a metric, a curve or an experiment as a page writes it."""
-    return name.replace("_", " ")
-
-
 def two_digits(value: float) -> str:
     """Return a number with two digits, or in full from ten on.
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from capsbook.book import runs_anchor
-from capsbook.render import spaced
 from capslib import papers
 from capslib.lab import claims
 from capslib.lab.ledger import number, plural
 from capslib.papers.check import leaves
+from capslib.papers.names import in_words
 
 if TYPE_CHECKING:
     from capsbook.evidence import Evidence, Run
@@ -114,7 +114,7 @@ def cited_runs(verdict: Verdict, evidence: Evidence) -> list[tuple[str, str]]:
     lines = []
     for (experiment, scale), runs in _by_experiment(cited).items():
         anchor = runs_anchor(verdict.claim.paper, experiment, scale)
-        count = f"{plural(len(runs), 'run')} of {spaced(experiment)} at {scale} scale"
+        count = f"{plural(len(runs), 'run')} of {in_words(experiment)} at {scale} scale"
         arms = _arms_in_words(list(dict.fromkeys(run.arm for run in runs)))
         seeds = _seeds_in_words(sorted({run.trial.seed for run in runs}))
         lines.append((anchor, f"{count}: {arms}; {seeds}"))

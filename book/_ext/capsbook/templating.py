@@ -13,6 +13,7 @@ import jinja2
 from capsbook import benchmarks, notebooks, render, roles, runs
 from capslib.lab import claims, estimates, headlines, ledger, progress, words
 from capslib.papers import PAPERS, STUDIES
+from capslib.papers.names import in_words
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -67,7 +68,7 @@ TEMPLATES.globals.update(
     zip=zip,
 )
 TEMPLATES.filters.update(
-    cases=benchmarks.cases, without_markup=render.without_markup, spaced=render.spaced
+    cases=benchmarks.cases, without_markup=render.without_markup, in_words=in_words
 )
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import csv
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -158,28 +158,41 @@ def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
     """
     claims = {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.DictReader(file, strict=True)
-            if tuple(rows.fieldnames or ()) != COLUMNS:
-                raise UserError(f"{path}, line 1: the columns must be {', '.join(COLUMNS)}.")
-            for row in rows:
-                line = f"{path}, line {rows.line_num}"
-                claim = _read_claim(row, stem, line)
-                if claim.id in claims:
-                    raise UserError(f"{line}: the id {claim.id} occurs twice.")
-                prefix = next(iter(claims), claim.id).partition("-")[0]
-                if claim.id.partition("-")[0] != prefix:
-                    raise UserError(f"{line}: the id {claim.id} has to begin with {prefix}-.")
-                claims[claim.id] = claim
+        for line, row in read_rows(path, COLUMNS):
+            claim = _read_claim(row, stem, line)
+            if claim.id in claims:
+                raise UserError(f"{line}: the id {claim.id} occurs twice.")
+            prefix = next(iter(claims), claim.id).partition("-")[0]
+            if claim.id.partition("-")[0] != prefix:
+                raise UserError(f"{line}: the id {claim.id} has to begin with {prefix}-.")
+            claims[claim.id] = claim
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: the ledger cannot be read: {error}.") from None
     return claims
 
 
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of a CSV file, each with its place for a message: ``a.csv, line 2``.
+
+    Raises :class:`UserError` for a file with other columns, and for a row with more or fewer
+    fields.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file, strict=True)
+        if tuple(rows.fieldnames or ()) != tuple(columns):
+            raise UserError(f"{path}, line 1: the columns must be {', '.join(columns)}.")
+        for row in rows:
+            line = f"{path}, line {rows.line_num}"
+            if None in row or None in row.values():
+                raise UserError(
+                    f"{line}: a row needs {len(columns)} fields. "
+                    "Put a text with a comma in quotation marks."
+                )
+            yield line, row
+
+
 def _read_claim(row: dict[str, str], stem: str, line: str) -> Claim:
     """Return the claim of a row. Raises :class:`UserError`, which names its ``line``."""
-    if None in row or None in row.values():
-        raise UserError(f"{line}: a row needs {len(COLUMNS)} fields.")
     printed = grouped(row["value"])
     if row["std"]:
         printed += f" ± {row['std']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capslib.papers.check import AnyCheck, AtLeast, Check, Op, Select
+from capslib.papers.names import DATA_SETS
 
 TESTS = "tests/papers/test_learned_routing.py"
 LEARNED = 0.9
@@ -15,7 +16,7 @@ These are the book's tolerances of an error below 3 percent, and of one above.
 ORIGINAL = 2.2
 """The error in percent that the authors of EM routing report, of pairs of images."""
 TEST_OF_DENSE = "test_small_weights_gather_the_couplings_on_the_dense_cluster"
-SETS = {"mnist": "MNIST", "smallnorb": "smallNORB"}
+SETS = {data: DATA_SETS[data] for data in ("mnist", "smallnorb")}
 
 
 def table_arm(data: str, routing: str) -> Select:

@@ -9,8 +9,9 @@ from capslib.papers.experiment import Arm
 from capslib.papers.learned_routing.checks import LEARNED, SETS
 from capslib.papers.learned_routing.costs import hours
 from capslib.papers.learned_routing.table3 import LAYERS
+from capslib.papers.names import ARMS
 
-NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
+NAMES = {name: ARMS[name] for name in ("connectionist", "similarity", "em", "dynamic")}
 LEARNERS = ("connectionist", "similarity")
 LAYER_NAMES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
 UNCHANGED = "as in Table 3"

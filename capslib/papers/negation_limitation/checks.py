@@ -9,6 +9,7 @@ from dataclasses import replace
 from capslib.papers.check import AnyCheck, AtLeast, Check, Measured, Quantity, Select
 from capslib.papers.common import bias_name
 from capslib.papers.experiment import Metric
+from capslib.papers.names import DATA_SETS
 from capslib.papers.negation_limitation.depth import EM_DEPTHS, RBA_DEPTHS
 
 TESTS = "tests/papers/test_negation_limitation.py"
@@ -246,7 +247,7 @@ def which_depths_train() -> dict[str, AnyCheck]:
     checks = {}
     together = {}
     for routing, depths in ROUTINGS.items():
-        for data, label in (("mnist", "MNIST"), ("fashion_mnist", "Fashion-MNIST")):
+        for data in ("mnist", "fashion_mnist"):
             parts = {}
             for depth in depths:
                 without = depth_arm(routing, depth, False, data)
@@ -260,7 +261,7 @@ def which_depths_train() -> dict[str, AnyCheck]:
             short_name = SHORT_NAMES[routing]
             check = AtLeast("all", parts)
             checks[f"NEG-W-5-{short_name}-{SHORT_NAMES[data]}"] = check
-            together[f"{short_name.upper()} on {label}"] = check
+            together[f"{short_name.upper()} on {DATA_SETS[data]}"] = check
     return checks | {"NEG-W-5": AtLeast("all", together)}
 
 

@@ -8,13 +8,12 @@ where a field is to be nothing (``routing=``) holds nowhere: it has the former w
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 from pathlib import Path
 
 from capslib import papers
-from capslib.errors import UserError
+from capslib.lab.ledger import read_rows
 from capslib.papers.experiment import Arm, Deviation, Trial
 
 COLUMNS = ["experiments", "where", "what", "paper", "ours", "why"]
@@ -90,25 +89,5 @@ def _rows(stem: str) -> list[dict[str, str]]:
     """Read the rows of a paper; a study deviates from none."""
     if stem not in papers.PAPERS:
         return []
-    return read_rows(Path(__file__).parent / f"{stem}.csv")
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file.
-
-    Raises :class:`UserError` for a file with other columns, and for a row with more or fewer
-    fields: a comma in a text needs quotation marks around the text.
-    """
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file, strict=True)
-        if rows.fieldnames != COLUMNS:
-            raise UserError(f"{path}: the columns have to be {', '.join(COLUMNS)}.")
-        read = []
-        for row in rows:
-            if None in row or None in row.values():
-                raise UserError(
-                    f"{path}, line {rows.line_num}: a row needs {len(COLUMNS)} fields. "
-                    "Put a text with a comma in quotation marks."
-                )
-            read.append(row)
-        return read
+    path = Path(__file__).parent / f"{stem}.csv"
+    return [row for _, row in read_rows(path, COLUMNS)]
